@@ -204,16 +204,29 @@ class Tiling:
 def tile_ratios(
     actual: torch.Tensor, golden: torch.Tensor, truth: torch.Tensor, atol: float = Output.atol
 ) -> tuple[Tiling, torch.Tensor]:
-    """RMSE over floor for each tile: the tiling, and the ratios as [leading, tiles down, tiles across], FP64."""
+    """RMSE over floor for each tile: the tiling, and the ratios as [leading, tiles down, tiles across], FP64.
+
+    NaN for a tile with an element that is NaN, or Inf where the golden is not.
+    """
     tiling = Tiling(golden.shape)
-    truth = truth.double()
-    squares = _floor_squares(golden.double(), truth, golden.dtype, atol)
-    return tiling, _tile_ratios(tiling, actual.double().sub(truth).square_(), *squares)
+    y, g, t = actual.double(), golden.double(), truth.double()
+    agreed = (y.isfinite() & g.isfinite()) | (~y.isfinite() & ((y == g) | g.isnan()))
+    sound = y.isfinite() & g.isfinite() & t.isfinite()
+    zero = torch.zeros((), dtype=torch.float64)
+    y, g, t = (x.where(sound, zero) for x in (y, g, t))
+    error = (y - t).square_().where(agreed, zero + math.nan)
+    return tiling, _tile_ratios(tiling, error, *_floor_squares(g, t, golden.dtype, atol))
 
 
 def where(spans: Span) -> str:
-    """A span as it would be written to index the output: `[3, 0:16, 48:64]`."""
-    return "[" + ", ".join(str(a) if b == a + 1 else f"{a}:{b}" for a, b in spans) + "]"
+    """A block as it would be written to index the output: `[3, 0:16, 48:64]`."""
+    return "[" + ", ".join(map(span, spans)) + "]"
+
+
+def span(run: tuple[int, int]) -> str:
+    """One dimension of a block: `3` or `0:16`."""
+    start, stop = run
+    return str(start) if stop == start + 1 else f"{start}:{stop}"
 
 
 def _compare_bits(name: str, actual: torch.Tensor, golden: torch.Tensor) -> OutputVerdict:
@@ -410,9 +423,8 @@ def _tile_ratios(
     tiling: Tiling, error_squares: torch.Tensor, first: torch.Tensor, second: torch.Tensor, least: float
 ) -> torch.Tensor:
     base = torch.maximum(tiling.sums(first), tiling.sums(second))
-    base = torch.maximum(base, tiling.counts() * least)
-    error = tiling.sums(error_squares)
-    return (error / base).nan_to_num_(nan=0.0, posinf=math.inf).sqrt_()
+    base = torch.maximum(base, tiling.counts() * least).clamp_(min=torch.finfo(torch.float64).tiny)
+    return tiling.sums(error_squares).div_(base).sqrt_()
 
 
 def _ulp(
@@ -444,14 +456,16 @@ def _nan_in_golden(g: torch.Tensor) -> str:
     return f"golden: {int(g.isnan().sum())} elements are NaN, in {where(box(g.isnan()))}"
 
 
+def lines(mask: torch.Tensor) -> list[torch.Tensor]:
+    """For each dimension, at which of its indices `mask` holds something."""
+    dims = range(mask.dim())
+    return [mask.sum([i for i in dims if i != dim]) > 0 if mask.dim() > 1 else mask for dim in dims]
+
+
 def box(mask: torch.Tensor) -> Span:
     """The smallest block that holds all of `mask`, which holds something."""
-    spans = []
-    for dim in range(mask.dim()):
-        others = [i for i in range(mask.dim()) if i != dim]
-        line = (mask.sum(others) if others else mask).nonzero().flatten()
-        spans.append((int(line[0]), int(line[-1]) + 1))
-    return tuple(spans)
+    hits = [line.nonzero().flatten() for line in lines(mask)]
+    return tuple((int(hit[0]), int(hit[-1]) + 1) for hit in hits)
 
 
 def _untouched(x: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from . import compare as _compare
 
-_SEARCHED = 512  # rows and columns of a sheet that are searched for a structure, at most
+_WINDOW = 32  # rows and columns that are searched for low rank
 
 
 def diagnose(
@@ -42,10 +42,10 @@ def diagnose(
     return (
         _stale_rows(y, g, tiling.sheets(wrong), noise)
         or _transposed(y, t, noise)
+        or _truncation(y, t, noise, low)
         or _gain(y, t, noise)
-        or _truncation(y, t, low)
         or _row_gain(y, t, noise)
-        or _missing_term(y, t, noise)
+        or _missing_term(y - t, golden.shape, noise)
         or _coarse_sum(y, t, tiling, noise)
     )
 
@@ -66,14 +66,25 @@ def _not_stored(y: torch.Tensor, g: torch.Tensor, wrong: torch.Tensor) -> str:
         return "mask off by one"
     zero = (y == 0) & wrong
     for missing, state in ((unwritten, "never written"), (zero, "zero")):
-        if int(missing.sum()) < 0.99 * count:
-            continue
-        box = _compare.box(missing)
-        cut = [(start, stop, size) for (start, stop), size in zip(box, y.shape) if stop - start < size]
-        if cut and all(stop == size for _, stop, size in cut):
-            return f"last tile not stored: {_compare.where(box)} is {state}"
-        return f"a tile not stored: {_compare.where(box)} is {state}"
+        if int(missing.sum()) >= 0.99 * count:
+            return _place(missing, state)
     return ""
+
+
+def _place(missing: torch.Tensor, state: str) -> str:
+    """Names the block, or the several blocks, that were not stored."""
+    runs = [_runs(line) for line in _compare.lines(missing)]
+    where = ", ".join("+".join(_compare.span(run) for run in dim[:4]) + "+…" * (len(dim) > 4) for dim in runs)
+    cut = [(dim, size) for dim, size in zip(runs, missing.shape) if dim != [(0, size)]]
+    at_end = cut and all(len(dim) == 1 and dim[0][1] == size for dim, size in cut)
+    what = "last tile" if at_end else "a tile" if all(len(dim) == 1 for dim in runs) else "several tiles"
+    return f"{what} not stored: [{where}] is {state}"
+
+
+def _runs(line: torch.Tensor) -> list[tuple[int, int]]:
+    """(start, stop) of each run of True."""
+    edges = torch.nn.functional.pad(line.to(torch.int8), (1, 1)).diff().nonzero().flatten().tolist()
+    return list(zip(edges[::2], edges[1::2]))
 
 
 def _mask_edge(y: torch.Tensor, g: torch.Tensor) -> bool:
@@ -110,21 +121,19 @@ def _transposed(y: torch.Tensor, t: torch.Tensor, noise: float) -> str:
 
 def _gain(y: torch.Tensor, t: torch.Tensor, noise: float) -> str:
     """One factor on everything."""
-    factor = float((y * t).sum() / t.square().sum())
-    rest = _rms(y - factor * t)
+    factor, rest = _fit(y, t)
     if rest <= 2 * noise * max(1.0, abs(factor)) and abs(factor - 1) * _rms(t) > noise:
         return f"gain {factor:.4g}"
     return ""
 
 
-def _truncation(y: torch.Tensor, t: torch.Tensor, low: torch.dtype) -> str:
-    """Errors towards zero by half a unit on average, and hardly ever by more than one."""
-    unit = _compare.spacing(t, low)
-    inward = (t - y) * t.sign() / unit
-    mean, beyond = inward.mean().item(), (inward.abs() > 2).double().mean().item()
-    name = str(low).removeprefix("torch.").upper().replace("FLOAT", "FP").replace("BFP", "BF")
-    if beyond < 0.02 and 0.3 < mean < 0.8:
-        return f"truncating cast to {name}"
+def _truncation(y: torch.Tensor, t: torch.Tensor, noise: float, low: torch.dtype) -> str:
+    """The loss that comes of cutting off: half a unit on average, that is eps / 2 * E(1 / mantissa) = 0.36 * eps."""
+    factor, rest = _fit(y, t)
+    eps = torch.finfo(low).eps
+    if 0.8 < (1 - factor) / (0.36 * eps) < 1.25 and rest <= 2 * max(noise, 0.2 * eps * _rms(t)):
+        name = str(low).removeprefix("torch.").upper().replace("BFLOAT", "BF").replace("FLOAT", "FP")
+        return f"truncating cast to {name} (gain {factor:.4f})"
     return ""
 
 
@@ -139,16 +148,22 @@ def _row_gain(y: torch.Tensor, t: torch.Tensor, noise: float) -> str:
     return ""
 
 
-def _missing_term(y: torch.Tensor, t: torch.Tensor, noise: float) -> str:
-    """Errors of low rank: some terms of a sum are missing or were added twice."""
-    error = y - t
-    sheet = error[int(error.square().sum((-1, -2)).argmax())][:_SEARCHED, :_SEARCHED]
-    if min(sheet.shape) < 16 or _rms(sheet) < 3 * noise:
-        return ""
-    energy = torch.linalg.svdvals(sheet).square_()
-    first = max(1, len(energy) // 8)
-    if energy[:first].sum() >= 0.9 * energy.sum():
-        return "mask off by one: a term of the sum is missing or one too many"
+def _missing_term(error: torch.Tensor, shape: torch.Size, noise: float) -> str:
+    """Errors of low rank: a sum has a term too few or too many.
+
+    A window is looked at, since packed sequences and heads side by side each have a term of their own; its rows are those
+    of the last dimension but one, or of the first (tokens, in `[tokens, heads, head_dim]`).
+    """
+    for sheets in (error, error.reshape(shape[0], -1, error.shape[-1]).transpose(0, 1)):
+        sheet = sheets[int(sheets.square().sum((-1, -2)).argmax())]
+        row, col = divmod(int(sheet.abs().argmax()), sheet.shape[1])
+        top, left = (max(0, min(at - _WINDOW // 2, size - _WINDOW)) for at, size in zip((row, col), sheet.shape))
+        window = sheet[top : top + _WINDOW, left : left + _WINDOW]
+        if min(window.shape) < 16 or _rms(window) < 3 * noise:
+            continue
+        energy = torch.linalg.svdvals(window).square_()
+        if energy[: len(energy) // 8].sum() >= 0.95 * energy.sum():
+            return "mask off by one: a sum has a term too few or too many"
     return ""
 
 
@@ -164,6 +179,12 @@ def _coarse_sum(y: torch.Tensor, t: torch.Tensor, tiling: _compare.Tiling, noise
     if 2.0**-14 < error / size <= 2.0**-10:
         return "FP16 (or HF32) accumulator: noise of that size everywhere"
     return ""
+
+
+def _fit(y: torch.Tensor, t: torch.Tensor) -> tuple[float, float]:
+    """The factor on t that comes closest to y, and the RMS of what it leaves."""
+    factor = float((y * t).sum() / t.square().sum())
+    return factor, _rms(y - factor * t)
 
 
 def _rms(x: torch.Tensor) -> float:

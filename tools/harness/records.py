@@ -102,6 +102,11 @@ class Operator:
         return self.folder.parent.name
 
     @property
+    def package(self) -> str:
+        """Import name of the folder."""
+        return f"pypto_gym.ops.{self.family}.{self.name}"
+
+    @property
     def default_impl(self) -> str:
         return next(iter(self.impls))
 
@@ -112,7 +117,7 @@ class Operator:
         from pypto_gym.tools import runtime
 
         runtime.prepare()
-        return importlib.import_module(f"pypto_gym.ops.{self.family}.{self.name}.{self.impls[name]}")
+        return importlib.import_module(f"{self.package}.{self.impls[name]}")
 
     def launch(self, impl: str, **tensors) -> None:
         """Runs implementation `impl` on these inputs and outputs, in this process."""

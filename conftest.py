@@ -1,0 +1,1 @@
+pytest_plugins = ["pypto_gym.tools.harness.pytest_plugin"]

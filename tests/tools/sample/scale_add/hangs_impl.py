@@ -1,0 +1,5 @@
+import time
+
+
+def launch(*, a, b, y):
+    time.sleep(1000)

@@ -1,0 +1,2 @@
+def launch(*, a, b, y):
+    raise ValueError("the tile is too large")
