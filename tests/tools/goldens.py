@@ -1,0 +1,221 @@
+"""Four small operators to prove the comparator on: each with golden, FP64 truth, and a kernel of its own order of summation.
+
+A kernel takes `fault`, which plants a defect inside its arithmetic: `bf16_accumulator` keeps every running sum in BF16,
+`mask` moves the bound of a mask or of a sum by one, `truncating_cast` cuts instead of rounding where an intermediate
+becomes BF16. Outputs come back before their store, in FP32, so that a test can also spoil the store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+
+from pypto_gym.tools.harness.records import Output
+
+FAULTS = ("bf16_accumulator", "mask", "truncating_cast")
+
+
+@dataclass(frozen=True)
+class Example:
+    """inputs(generator, *size) -> dict; golden, truth: inputs -> dict; kernel(inputs, fault) -> dict of FP32."""
+
+    inputs: Callable
+    golden: Callable
+    truth: Callable
+    kernel: Callable
+    small: tuple
+    large: tuple
+    spec: Output
+
+
+def truncated(x: torch.Tensor) -> torch.Tensor:
+    """FP32 cut to BF16, still held in FP32."""
+    return (x.float().view(torch.int32) & -65536).view(torch.float32)
+
+
+def _bf16(x: torch.Tensor, fault: str | None) -> torch.Tensor:
+    return truncated(x) if fault == "truncating_cast" else x.bfloat16().float()
+
+
+def _sum(terms: list[torch.Tensor], fault: str | None) -> torch.Tensor:
+    """A running sum from the last term to the first."""
+    total = torch.zeros_like(terms[0])
+    for term in reversed(terms):
+        total = total + term
+        if fault == "bf16_accumulator":
+            total = total.bfloat16().float()
+    return total
+
+
+def _blocks(length: int, fault: str | None) -> list[slice]:
+    """What is summed at once; an accumulator in low precision rounds after every element."""
+    step = 1 if fault == "bf16_accumulator" else 16
+    return [slice(i, min(i + step, length)) for i in range(0, length, step)]
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor, fault: str | None) -> torch.Tensor:
+    return _sum([a[:, s] @ b[s] for s in _blocks(a.shape[1], fault)], fault)
+
+
+def _row_sum(x: torch.Tensor, fault: str | None) -> torch.Tensor:
+    return _sum([x[:, s].sum(-1, keepdim=True) for s in _blocks(x.shape[1], fault)], fault)
+
+
+# softmax(x) over the keys that a causal query may see: row i sees columns 0 to i + cols - rows
+
+
+def _softmax_inputs(gen, rows, cols):
+    return {"x": torch.randn(rows, cols, generator=gen).bfloat16()}
+
+
+def _visible(x, shift=0):
+    rows, cols = x.shape
+    return torch.arange(cols) <= torch.arange(rows)[:, None] + cols - rows + shift
+
+
+def _softmax_golden(x):
+    return {"p": torch.softmax(x.float().masked_fill(~_visible(x), -torch.inf), -1)}
+
+
+def _softmax_truth(x):
+    return {"p": torch.softmax(x.double().masked_fill(~_visible(x), -torch.inf), -1)}
+
+
+def _softmax_kernel(x, fault=None):
+    seen = _visible(x, -1 if fault == "mask" else 0)
+    e = torch.exp(x.float() - x.float().amax(-1, keepdim=True)) * seen
+    return {"p": e / _row_sum(e, fault)}
+
+
+# c = a @ b
+
+
+def _matmul_inputs(gen, m, k, n):
+    return {"a": torch.randn(m, k, generator=gen).bfloat16(), "b": torch.randn(k, n, generator=gen).bfloat16()}
+
+
+def _matmul_golden(a, b):
+    return {"c": a.float() @ b.float()}
+
+
+def _matmul_truth(a, b):
+    return {"c": a.double() @ b.double()}
+
+
+def _matmul_kernel(a, b, fault=None):
+    k = a.shape[1] - (fault == "mask")
+    return {"c": _matmul(a.float()[:, :k], b.float()[:k], fault)}
+
+
+# y = x / sqrt(mean(x ** 2) + eps) * weight
+
+EPS = 1e-6
+
+
+def _rms_norm_inputs(gen, rows, cols):
+    x = torch.randn(rows, cols, generator=gen).bfloat16()
+    return {"x": x, "weight": (1 + 0.1 * torch.randn(cols, generator=gen)).bfloat16()}
+
+
+def _rms_norm_golden(x, weight):
+    x = x.float()
+    return {"y": x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight.float()}
+
+
+def _rms_norm_truth(x, weight):
+    x = x.double()
+    return {"y": x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()}
+
+
+def _rms_norm_kernel(x, weight, fault=None):
+    x, cols = x.float(), x.shape[1]
+    mean = _row_sum(x.square()[:, : cols - (fault == "mask")], fault) / cols
+    return {"y": x * (1 / (mean + EPS).sqrt()) * weight.float()}
+
+
+# Attention backward, packed sequences: q, do [total_q, heads, dim]; k, v [total_kv, heads, dim]; o and the row statistics
+# come from the forward pass. P and dS become BF16 before they are multiplied.
+
+
+def _attention_inputs(gen, q_lens, kv_lens, heads, dim):
+    def draw(tokens):
+        return torch.randn(tokens, heads, dim, generator=gen).bfloat16()
+
+    q, do, k, v = draw(sum(q_lens)), draw(sum(q_lens)), draw(sum(kv_lens)), draw(sum(kv_lens))
+    o, m, l = torch.empty_like(q), *(torch.empty(sum(q_lens), heads, 1) for _ in range(2))
+    for sq, skv, h in _sequences(q_lens, kv_lens, heads):
+        s = q[sq, h].float() @ k[skv, h].float().T / dim**0.5
+        m[sq, h] = s.amax(-1, keepdim=True)
+        e = torch.exp(s - m[sq, h])
+        l[sq, h] = e.sum(-1, keepdim=True)
+        o[sq, h] = (e / l[sq, h] @ v[skv, h].float()).bfloat16()
+    return {"q": q, "k": k, "v": v, "o": o, "do": do, "m": m, "l": l, "q_lens": q_lens, "kv_lens": kv_lens}
+
+
+def _sequences(q_lens, kv_lens, heads):
+    start_q = start_kv = 0
+    for n_q, n_kv in zip(q_lens, kv_lens):
+        for h in range(heads):
+            yield slice(start_q, start_q + n_q), slice(start_kv, start_kv + n_kv), h
+        start_q, start_kv = start_q + n_q, start_kv + n_kv
+
+
+def _attention(q, k, v, o, do, m, l, q_lens, kv_lens, matmul, cast, dtype, drop_last=0):
+    dq, dk, dv = (torch.zeros(x.shape, dtype=dtype) for x in (q, k, v))
+    heads, dim = q.shape[1:]
+    for sq, skv, h in _sequences(q_lens, kv_lens, heads):
+        skv = slice(skv.start, skv.stop - drop_last)
+        qh, oh, doh = (x[sq, h].to(dtype) for x in (q, o, do))
+        kh, vh = k[skv, h].to(dtype), v[skv, h].to(dtype)
+        p = torch.exp(matmul(qh, kh.T) / dim**0.5 - m[sq, h].to(dtype)) / l[sq, h].to(dtype)
+        ds = cast(p * (matmul(doh, vh.T) - (doh * oh).sum(-1, keepdim=True)))
+        dv[skv, h] = matmul(cast(p).T, doh)
+        dq[sq, h] = matmul(ds, kh) / dim**0.5
+        dk[skv, h] = matmul(ds.T, qh) / dim**0.5
+    return {"dq": dq, "dk": dk, "dv": dv}
+
+
+def _attention_golden(**inputs):
+    return _attention(**inputs, matmul=torch.matmul, cast=lambda x: x.bfloat16().float(), dtype=torch.float32)
+
+
+def _attention_truth(**inputs):
+    return _attention(**inputs, matmul=torch.matmul, cast=lambda x: x, dtype=torch.float64)
+
+
+def _attention_kernel(fault=None, **inputs):
+    return _attention(
+        **inputs,
+        matmul=lambda a, b: _matmul(a, b, fault),
+        cast=lambda x: _bf16(x, fault),
+        dtype=torch.float32,
+        drop_last=int(fault == "mask"),
+    )
+
+
+EXAMPLES = {
+    "softmax": Example(
+        _softmax_inputs, _softmax_golden, _softmax_truth, _softmax_kernel, (70, 100), (256, 1024), Output(budget=1.1)
+    ),
+    "matmul": Example(
+        _matmul_inputs, _matmul_golden, _matmul_truth, _matmul_kernel, (70, 72, 100), (256, 1024, 256), Output(budget=1.5)
+    ),
+    "rms_norm": Example(
+        _rms_norm_inputs, _rms_norm_golden, _rms_norm_truth, _rms_norm_kernel, (70, 96), (256, 2048), Output(budget=1.1)
+    ),
+    "attention_backward": Example(
+        _attention_inputs,
+        _attention_golden,
+        _attention_truth,
+        _attention_kernel,
+        ([40, 25], [40, 33], 2, 32),
+        ([128, 200], [150, 128], 2, 64),
+        Output(
+            budget=1.5,
+            flips=1e-4,
+            flips_why="P or dS rounds to the other side in at most 2 of 35584 elements, in 2 of 20 seeds",
+        ),
+    ),
+}
