@@ -52,7 +52,7 @@ def _sum(terms: list[torch.Tensor], fault: str | None) -> torch.Tensor:
 def _blocks(length: int, fault: str | None) -> list[slice]:
     """What is summed at once; an accumulator in low precision rounds after every element."""
     step = 1 if fault == "bf16_accumulator" else 16
-    return [slice(i, min(i + step, length)) for i in range(0, length, step)]
+    return [slice(i, min(i + step, length)) for i in range(0, max(length, 1), step)]
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor, fault: str | None) -> torch.Tensor:

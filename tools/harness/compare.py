@@ -22,8 +22,9 @@ The floor, for a set of n elements (the output, or a tile)
     * A truth that the golden cannot resolve (its error is a quarter of the truth's RMS or more; above all a truth of
       zeros, where terms cancel exactly) has no scale to be relative to. `atol` is then the floor.
 
-The limits are those of a full tile, 256 elements. A smaller set scatters more: its limit is multiplied by
-`(256 / n) ** 0.25`, that is 2 for 16 elements and 4 for one. An empty output passes when its shape and dtype are right.
+The limits are those of a full tile, 256 elements. The RMS of fewer elements scatters more: their limit is multiplied by
+`sqrt(256 / n)`, and contract and ULP bound hold what that lets through. An empty output passes when its shape and dtype
+are right.
 
 Tiles are 16x16 over the last two dimensions, the block that cube and vector units work on. Dimensions of size 1 do not
 count, so `[tokens, heads, 1]` is tiled over tokens and heads. Where one side is shorter than 16 the other grows, so that
@@ -446,8 +447,8 @@ def _ulp(
 def _scatter(count):
     """By how much the limit of a set of `count` elements (a number or a tensor) is wider than that of a full tile."""
     if isinstance(count, torch.Tensor):
-        return (TILE * TILE / count).clamp_(min=1.0) ** 0.25
-    return max(1.0, TILE * TILE / count) ** 0.25
+        return (TILE * TILE / count).clamp_(min=1.0).sqrt_()
+    return math.sqrt(max(1.0, TILE * TILE / count))
 
 
 def _quotient(a: float, b: float) -> float:

@@ -154,7 +154,10 @@ def _missing_term(error: torch.Tensor, shape: torch.Size, noise: float) -> str:
     A window is looked at, since packed sequences and heads side by side each have a term of their own; its rows are those
     of the last dimension but one, or of the first (tokens, in `[tokens, heads, head_dim]`).
     """
-    for sheets in (error, error.reshape(shape[0], -1, error.shape[-1]).transpose(0, 1)):
+    ways = [error]
+    if len(shape) > 2:
+        ways.append(error.reshape(shape[0], -1, shape[-1]).transpose(0, 1))
+    for sheets in ways:
         sheet = sheets[int(sheets.square().sum((-1, -2)).argmax())]
         row, col = divmod(int(sheet.abs().argmax()), sheet.shape[1])
         top, left = (max(0, min(at - _WINDOW // 2, size - _WINDOW)) for at, size in zip((row, col), sheet.shape))
