@@ -28,20 +28,20 @@ def show(console: Console, result: CaseResult, operator: Operator) -> None:
     title = f"{result.family}/[bold]{result.operator}[/] {escape(result.case)} · {where}"
     console.print(f"[{colour} bold]{result.status}[/] {title}", highlight=False)
     if result.reason:
-        console.print(f"  {escape(result.reason)}", style=colour, highlight=False)
+        console.print(f"  {escape(result.reason)}", style=colour, highlight=False, soft_wrap=True)
     if result.verdicts:
         console.print(_outputs(result, operator))
     for line in _facts(result):
-        console.print(f"  {escape(line)}", style="dim", highlight=False)
+        console.print(f"  {escape(line)}", style="dim", highlight=False, soft_wrap=True)
     if result.status == "FAIL":
         for verdict in result.verdicts:
             for reason in verdict.reasons:
-                console.print(f"  {verdict.name}: {escape(reason)}", style="red", highlight=False)
+                console.print(f"  {verdict.name}: {escape(reason)}", style="red", highlight=False, soft_wrap=True)
             if not verdict.passed:
                 at = f"worst element {list(verdict.worst_index)}, worst tile {span(verdict.worst_tile)}"
                 looks = f"; looks like: {verdict.diagnosis}" if verdict.diagnosis else ""
-                console.print(f"  {verdict.name}: {escape(at + looks)}", highlight=False)
-        console.print(f"  again: {result.replay}", highlight=False)
+                console.print(f"  {verdict.name}: {escape(at + looks)}", highlight=False, soft_wrap=True)
+        console.print(f"  again: {result.replay}", highlight=False, soft_wrap=True)
 
 
 def _outputs(result: CaseResult, operator: Operator) -> Table:

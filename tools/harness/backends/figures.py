@@ -60,7 +60,7 @@ def kernels(folder: Path) -> list[dict]:
                 "vector_cores": percent(busy["AIV"], VECTOR_CORES),
                 "cube_pipe": percent(_cube_cycles(path.parent), CUBE_CORES),
                 "tasks": tasks["AIC"] + tasks["AIV"],
-                "trace": str(path.parent / "merged_swimlane.json"),
+                "trace": str(path.parent / "_simulate.pefetto.trace.json"),
             }
         )
     return figures
