@@ -1,0 +1,285 @@
+"""Pieces that several attention kernels share: tails, head mapping, visible tiles, the online softmax step.
+
+Like the `_impl` files this module imports pypto and the standard library only, so that a kernel and this file can be
+lifted into another repository together. Everything here is plain Python that runs while a kernel is traced; nothing
+is a kernel of its own.
+
+Matrices are two-dimensional here. A layout is a mapping from (batch, head) to the first row and first column of a
+sequence: TND and BSH have a row per token and a column block per head, BNSD has a row per (head, token).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pypto
+
+MASKED = -1e30
+"""Added to a score that must not count. Finite: where a row sees nothing in a tile, the weights exp(0) that come out
+are scaled away by the next tile; -inf would give NaN."""
+
+
+def tail(length, index, tile):
+    """Elements of `length` in tile number `index` of size `tile`: `tile`, or what is left."""
+    return (length - index * tile).min(tile)
+
+
+def tail_view(matrix, shape, offset, valid):
+    """The tile of `matrix` at `offset`, of static `shape`, of which `valid` elements a dimension exist."""
+    return pypto.view(matrix, shape, offset, valid_shape=valid)
+
+
+def revisit(state, valid):
+    """`state` with its valid shape put back: it is lost where a tensor crosses a loop boundary."""
+    return pypto.view(state, state.shape, [0] * len(state.shape), valid_shape=valid)
+
+
+def kv_head(head, q_heads, kv_heads):
+    """The key/value head that query head `head` reads, under grouped-query attention."""
+    group = q_heads // kv_heads
+    return head if group == 1 else head // group
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Compile-time tile sizes of an attention kernel.
+
+    q, kv      rows and columns of a score tile
+    vec_s      rows of a vector tile over scores [rows, kv]
+    vec_o      rows of a vector tile over outputs [rows, head_dim]
+    cube_qk    cube tile of Q K^T, as `pypto.set_cube_tile_shapes` takes it: [m, m], [k, k], [n, n]
+    cube_pv    cube tile of P V
+    unroll     unroll list of the loop over kv tiles
+    """
+
+    q: int
+    kv: int
+    vec_s: int
+    vec_o: int
+    cube_qk: tuple
+    cube_pv: tuple
+    unroll: tuple = (1,)
+
+
+class OnlineSoftmax:
+    """Running output, denominator and maximum of a tile of query rows over any number of kv tiles, in FP32.
+
+    With S the scaled (and masked) scores of one kv tile: m' = max(m, rowmax S); P = exp(S - m');
+    l' = exp(m - m') l + rowsum P; o' = exp(m - m') o + BF16(P) V. Source: Milakov and Gimelshein,
+    arXiv:1805.02867; Dao et al., arXiv:2205.14135.
+
+    Create it outside the loop over kv tiles, call `step` once a tile, and `result` in the graph of the last one.
+    """
+
+    def __init__(self, tiles: Tiles, head_dim: int):
+        self.tiles, self.head_dim = tiles, head_dim
+        self.o = pypto.tensor([tiles.q, head_dim], pypto.DT_FP32, "o_running")
+        self.l = pypto.tensor([tiles.q, 1], pypto.DT_FP32, "l_running")
+        self.m = pypto.tensor([tiles.q, 1], pypto.DT_FP32, "m_running")
+
+    def _state(self, rows):
+        return [revisit(x, [rows, x.shape[1]]) for x in (self.o, self.l, self.m)]
+
+    def step(self, scores, values, rows, first, prepare, drop=None):
+        """Takes one tile.
+
+        scores    Q K^T of the tile, [q, kv] FP32, with its valid shape
+        values    V of the tile, [kv, head_dim], with its valid shape
+        rows      how many of the q rows exist
+        first     condition: is this the first tile of these rows?
+        prepare   function from `scores` to what is exponentiated: scale, bias, masks
+        drop      function applied to the weights on their way to P V (dropout); the denominator does not see it
+        """
+        drop = drop or (lambda weights: weights)
+        pypto.set_vec_tile_shapes(self.tiles.vec_s, self.tiles.kv)
+        if pypto.cond(first):
+            pypto.set_pass_options(sg_set_scope=1)
+            scores = prepare(scores)
+            m_new = pypto.amax(scores, -1, True)
+            weights = pypto.exp(pypto.sub(scores, m_new))
+            self.l[:] = pypto.sum(weights, -1, True)
+            self.m[:] = m_new
+            weights = pypto.cast(drop(weights), values.dtype)
+            pypto.set_pass_options(sg_set_scope=-1)
+            pypto.set_cube_tile_shapes(*self.tiles.cube_pv)
+            self.o[:] = pypto.matmul(weights, values, pypto.DT_FP32)
+        else:
+            o_old, l_old, m_old = self._state(rows)
+            pypto.set_pass_options(sg_set_scope=1)
+            scores = prepare(scores)
+            m_new = pypto.maximum(m_old, pypto.amax(scores, -1, True))
+            weights = pypto.exp(pypto.sub(scores, m_new))
+            l_tile = pypto.sum(weights, -1, True)
+            weights = pypto.cast(drop(weights), values.dtype)
+            pypto.set_pass_options(sg_set_scope=2)
+            decay = pypto.exp(pypto.sub(m_old, m_new))
+            self.m[:] = m_new
+            self.l[:] = pypto.add(pypto.mul(l_old, decay), l_tile)
+            pypto.set_pass_options(sg_set_scope=-1)
+            pypto.set_cube_tile_shapes(*self.tiles.cube_pv)
+            o_tile = pypto.matmul(weights, values, pypto.DT_FP32)
+            pypto.set_vec_tile_shapes(self.tiles.vec_o, self.head_dim)
+            self.o[:] = pypto.add(pypto.mul(o_old, decay), o_tile)
+
+    def result(self, rows):
+        """Normalised output, denominator and maximum, [q, head_dim], [q, 1] and [q, 1] in FP32."""
+        pypto.set_vec_tile_shapes(self.tiles.vec_o, self.head_dim)
+        o, l, m = self._state(rows)
+        # An operation stands between a re-viewed state and its assemble: a bare view there kills the 0.2.0 simulator.
+        return pypto.div(o, l), pypto.add(l, 0.0), pypto.add(m, 0.0)
+
+
+@dataclass(frozen=True)
+class Band:
+    """Which columns a query row sees: -before <= column - row - shift <= after; None stands for no limit.
+
+    The shift is 0 (rows and columns aligned at their first element) or, with `at_end`, kv length minus q length
+    (aligned at their last). Causal attention is `after=0`.
+    """
+
+    before: int | None = None
+    after: int | None = None
+    at_end: bool = False
+
+    @property
+    def limited(self) -> bool:
+        return self.before is not None or self.after is not None
+
+    def shift(self, q_len, kv_len):
+        return kv_len - q_len if self.at_end else 0
+
+    def rows(self, q_len, kv_len):
+        """First and end of the rows that see at least one column; it is one interval. Python or symbolic integers."""
+        first, end = 0, q_len * _min(kv_len, 1)  # nobody sees anything of an empty sequence
+        if self.after is not None:  # row + shift + after >= 0
+            first = _max(-self.shift(q_len, kv_len) - self.after, 0)
+        if self.before is not None:  # row + shift - before <= kv_len - 1
+            end = _min(kv_len - self.shift(q_len, kv_len) + self.before, end)
+        return first, end
+
+    def tiles(self, first_row, rows, q_len, kv_len, tile):
+        """Kv tile numbers (a, b, c, d) for the row tile [first_row, first_row + rows): tiles a..b and c..d are cut by
+        an edge of the band, b..c are wholly visible, the others are not visible. The last visible tile is in c..d."""
+        shift = self.shift(q_len, kv_len)
+        last_row = first_row + rows - 1
+        a, d = 0, (kv_len + tile - 1) // tile
+        if self.after is not None:
+            d = (_min(last_row + shift + self.after + 1, kv_len) + tile - 1) // tile
+        b, c = a, d - 1
+        if self.before is not None:
+            a = _max(first_row + shift - self.before, 0) // tile
+            b = _min((_max(last_row + shift - self.before, 0) + tile - 1) // tile, d - 1)
+        if self.after is not None:
+            c = _max(_min((first_row + shift + self.after + 1) // tile, d - 1), b)
+        return a, b, c, d
+
+
+def _min(a, b):
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else pypto.min(a, b)
+
+
+def _max(a, b):
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else pypto.max(a, b)
+
+
+def edges(band: Band, tiles: Tiles, like):
+    """Host constants (upper, lower) that `mask_edges` slides over the edges of a band; 1x1 where none is needed.
+
+    With x the column: upper is MASKED where x - row >= kv, lower where x - row < kv, each 0 elsewhere. `like` is a
+    FP32 torch tensor on the device where they shall be.
+    """
+    full = like.new_full((tiles.q, 2 * tiles.kv + tiles.q), MASKED)
+    unused = like.new_zeros((1, 1))
+    return (unused if band.after is None else full.triu(tiles.kv),
+            unused if band.before is None else full.tril(tiles.kv - 1))
+
+
+def mask_edges(scores, band: Band, upper, lower, tiles: Tiles, diagonal, valid):
+    """Adds MASKED to the scores of a tile that lie outside the band.
+
+    upper, lower   the constants of `edges`. A view of `upper` at column kv - 1 - d masks c - r > d, with r and c the
+                   row and column in the tile; so one constant serves every diagonal. Likewise `lower`.
+    diagonal       row + shift - column of the tile's first element
+    valid          valid shape of the tile
+    """
+    width = [tiles.q, tiles.kv]
+    if band.after is not None:
+        x = _max(tiles.kv - 1 - (diagonal + band.after), 0)
+        scores = pypto.add(scores, tail_view(upper, width, [0, x], valid))
+    if band.before is not None:
+        x = _min(tiles.kv - (diagonal - band.before), tiles.kv - 1 + tiles.q)
+        scores = pypto.add(scores, tail_view(lower, width, [0, x], valid))
+    return scores
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the sequence of one (batch, head) pair lies: first rows and columns in the two-dimensional matrices.
+
+    q_row, q_col      in q and o; kv_row, kv_col: in k and v
+    stat_row, stat_col   in l and m
+    q_len, kv_len     lengths of the sequence
+    """
+
+    q_row: object
+    q_col: object
+    kv_row: object
+    kv_col: object
+    stat_row: object
+    stat_col: object
+    q_len: object
+    kv_len: object
+
+
+def attend(q, k, v, o, l, m, place: Place, head_dim: int, scale: float, band: Band, tiles: Tiles, *,
+           edge_masks=(), bias=None, keep=None):
+    """Forward attention of one (batch, head) pair: C1-V1-C2-V2 in one loop over kv tiles, loops over q tiles outside.
+
+    q, k, v      two-dimensional inputs; o of their dtype, l and m FP32 outputs; `place` says where they are addressed
+    band         which columns a row sees; tiles that nobody sees are not visited, rows that see nothing not written
+    edge_masks   what `edges` made for this band and these tiles
+    bias         function (first row, first column, valid) -> FP32 tile [q, kv] added to the scaled scores
+    keep         function of the same arguments -> FP32 tile that multiplies the weights (dropout, already scaled)
+    """
+    p = place
+    first_row, end_row = band.rows(p.q_len, p.kv_len)
+    count = end_row - first_row
+    shift = band.shift(p.q_len, p.kv_len)
+    for i in pypto.loop((count + tiles.q - 1) // tiles.q, name="LOOP_q", idx_name="i"):
+        row, rows = first_row + i * tiles.q, tail(count, i, tiles.q)
+        a, b, c, d = band.tiles(row, rows, p.q_len, p.kv_len, tiles.kv)
+        softmax = OnlineSoftmax(tiles, head_dim)
+
+        def visit(j, first, edge):
+            column, columns = j * tiles.kv, tail(p.kv_len, j, tiles.kv)
+            valid = [rows, columns]
+            q_tile = tail_view(q, [tiles.q, head_dim], [p.q_row + row, p.q_col], [rows, head_dim])
+            k_tile = tail_view(k, [tiles.kv, head_dim], [p.kv_row + column, p.kv_col], [columns, head_dim])
+            v_tile = tail_view(v, [tiles.kv, head_dim], [p.kv_row + column, p.kv_col], [columns, head_dim])
+
+            def prepare(scores):
+                scores = pypto.mul(scores, scale)
+                if bias is not None:
+                    scores = pypto.add(scores, bias(row, column, valid))
+                if edge and band.limited:
+                    scores = mask_edges(scores, band, *edge_masks, tiles, row + shift - column, valid)
+                return scores
+
+            drop = keep and (lambda weights: pypto.mul(weights, keep(row, column, valid)))
+            pypto.set_cube_tile_shapes(*tiles.cube_qk)
+            scores = pypto.matmul(q_tile, k_tile, pypto.DT_FP32, b_trans=True)
+            softmax.step(scores, v_tile, rows, first, prepare, drop)
+
+        # Loops count from 0: with a start other than 0, the 0.2.0 compiler unrolls a loop over the wrong range.
+        if band.before is not None:
+            for t in pypto.loop(b - a, name="LOOP_kv_left", idx_name="t_left"):
+                visit(a + t, pypto.is_loop_begin(t), True)
+        for t in pypto.loop(c - b, name="LOOP_kv", idx_name="t", unroll_list=list(tiles.unroll)):
+            visit(b + t, b + t == a if band.before is not None else pypto.is_loop_begin(t), False)
+        for t in pypto.loop(d - c, name="LOOP_kv_right", idx_name="t_right"):
+            visit(c + t, c + t == a, True)
+            if pypto.cond(pypto.is_loop_end(t)):
+                o_tile, l_tile, m_tile = softmax.result(rows)
+                pypto.assemble(pypto.cast(o_tile, o.dtype), [p.q_row + row, p.q_col], o)
+                pypto.assemble(l_tile, [p.stat_row + row, p.stat_col], l)
+                pypto.assemble(m_tile, [p.stat_row + row, p.stat_col], m)
