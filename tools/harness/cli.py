@@ -56,10 +56,14 @@ def _report_errors(function, arguments) -> int:
 def _add_list(subparsers) -> None:
     parser = subparsers.add_parser("list", help="operators, implementations, cases, and which ran where")
     parser.add_argument("operator", nargs="?", help="only this one, with its cases")
+    parser.add_argument("--update-readme", action="store_true", help="write the operator table of README.md anew")
 
     def run(arguments) -> int:
-        from pypto_gym.tools.harness import registry
+        from pypto_gym.tools.harness import overview, registry
 
+        if arguments.update_readme:
+            print("\n".join(f"rewritten: {path}" for path in overview.update()) or "the README is up to date")
+            return 0
         if arguments.operator:
             return _list([registry.load(arguments.operator)], detail=True)
         return _list(registry.load_all(), detail=False)

@@ -40,6 +40,7 @@ def draw(path: Path, result, reference, operator) -> None:
         image = axis.imshow(
             picture.numpy(), aspect="auto", interpolation="nearest", cmap=colours, norm=LogNorm(limit / 100, limit * 100)
         )
+        axis.locator_params(integer=True)
         axis.set_title(f"{name} {list(tiling.shape)}")
         axis.set_xlabel(f"tiles of {tiling.width} columns")
         axis.set_ylabel(f"tiles of {tiling.height} rows" + (f", {ratios.shape[0]} sheets" if ratios.shape[0] > 1 else ""))

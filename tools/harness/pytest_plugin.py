@@ -1,7 +1,8 @@
 """pytest's door to the runner: every `cases.yaml` is collected, each case with each implementation is a test.
 
 A test's id is the case's with the implementation: `cases.yaml::B2-Q75-H4-D64[a3]`. Beside them stands
-`[sensitivity]`: with a term dropped from the golden the verdict must turn, so that no test is one that cannot fail.
+`[sensitivity]`: with a term dropped from the golden the verdict must turn, so that no test is one that cannot fail; and
+`[a3-perf]`: the simulated cycles of a perf case are not more than those on record.
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from pypto_gym.tools import runtime
 from pypto_gym.tools.harness import cases, reference, registry
 from pypto_gym.tools.harness.runner import Settings, judge, run_case
+from pypto_gym.tools.perf.measure import measure
+from pypto_gym.tools.perf.record import Record, regression
+
+QUICK_SECONDS = 12  # a perf case that took longer when it was put on record is timed with --full only
 
 
 def pytest_addoption(parser):
@@ -40,17 +46,18 @@ class Matrix(pytest.File):
     def collect(self):
         operator = registry.load(self.path.parent.name)
         for case in cases.load(operator):
+            for impl in operator.impls:
+                if not case.runs(impl):
+                    continue
+                if case.tier == "quick" or self.config.getoption("--full"):
+                    yield Run.from_parent(self, name=f"{case.id}[{impl}]", operator=operator, case=case, impl=impl)
+                on_record = Record(operator).find(case.id, impl, runtime.release())
+                if on_record and (on_record.seconds <= QUICK_SECONDS or self.config.getoption("--full")):
+                    yield Perf.from_parent(self, name=f"{case.id}[{impl}-perf]", operator=operator, case=case, on_record=on_record)
             if case.tier == "full" and not self.config.getoption("--full"):
                 continue
-            for impl in operator.impls:
-                if case.runs(impl):
-                    yield Run.from_parent(self, name=f"{case.id}[{impl}]", operator=operator, case=case, impl=impl)
             if operator.golden.terms(case.params):
                 yield Sensitivity.from_parent(self, name=f"{case.id}[sensitivity]", operator=operator, case=case)
-
-
-class Failed(Exception):
-    """A case failed; the message is the report."""
 
 
 class _Item(pytest.Item):
@@ -63,6 +70,10 @@ class _Item(pytest.Item):
 
     def reportinfo(self):
         return self.path, self.case.line - 1, self.name
+
+
+class Failed(Exception):
+    """A case failed; the message is the report."""
 
 
 class Run(_Item):
@@ -104,3 +115,18 @@ class Sensitivity(_Item):
             wrong = self.operator.golden.golden(drop=term, **expected.inputs)
             if all(verdict.passed for verdict in judge(self.operator, expected, wrong)):
                 raise Failed(f"{self.operator.name} {self.case.id}: without {term!r} in the formula the case still passes")
+
+
+class Perf(_Item):
+    """The kernel is not slower in the cost model than on record."""
+
+    def __init__(self, *, on_record, **kwargs):
+        super().__init__(**kwargs)
+        self.on_record = on_record
+        self.add_marker("sim")
+
+    def runtest(self):
+        row = measure(self.operator, self.case, self.on_record.impl, Settings().memory)
+        slower = regression(row, self.on_record)
+        if slower:
+            raise Failed(f"{slower}; if that is meant: ./gym perf {self.operator.name} --update")
