@@ -65,10 +65,10 @@ class OnlineSoftmax:
     """Running output, denominator and maximum of a tile of query rows over any number of kv tiles, in FP32.
 
     With S the scaled (and masked) scores of one kv tile: m' = max(m, rowmax S); P = exp(S - m');
-    l' = exp(m - m') l + rowsum P; o' = exp(m - m') o + BF16(P) V. Source: Milakov and Gimelshein,
+    l' = exp(m - m') l + rowsum P; o' = exp(m - m') o + BF16(P) V; at the end o / l. Source: Milakov and Gimelshein,
     arXiv:1805.02867; Dao et al., arXiv:2205.14135.
 
-    Create it outside the loop over kv tiles, call `step` once a tile, and `result` in the graph of the last one.
+    Create it outside the loop over kv tiles, call `step` once a tile.
     """
 
     def __init__(self, tiles: Tiles, head_dim: int):
@@ -77,56 +77,51 @@ class OnlineSoftmax:
         self.l = pypto.tensor([tiles.q, 1], pypto.DT_FP32, "l_running")
         self.m = pypto.tensor([tiles.q, 1], pypto.DT_FP32, "m_running")
 
-    def _state(self, rows):
-        return [revisit(x, [rows, x.shape[1]]) for x in (self.o, self.l, self.m)]
-
-    def step(self, scores, values, rows, first, prepare, drop=None):
+    def step(self, scores, values, rows, prepare, write, *, first, last, drop=None):
         """Takes one tile.
 
         scores    Q K^T of the tile, [q, kv] FP32, with its valid shape
         values    V of the tile, [kv, head_dim], with its valid shape
         rows      how many of the q rows exist
-        first     condition: is this the first tile of these rows?
         prepare   function from `scores` to what is exponentiated: scale, bias, masks
+        write     function that gets o / l [q, head_dim], l and m [q, 1], FP32, of the last tile
+        first     condition: is this the first tile of these rows?
+        last      condition: is it the last one? Or False, where it cannot be
         drop      function applied to the weights on their way to P V (dropout); the denominator does not see it
         """
-        drop = drop or (lambda weights: weights)
+        # No sg_set_scope here: on 0.2.0 it pulls the matmul before it and these vector operations into one cube task.
         pypto.set_vec_tile_shapes(self.tiles.vec_s, self.tiles.kv)
+        scores = prepare(scores)
         if pypto.cond(first):
-            pypto.set_pass_options(sg_set_scope=1)
-            scores = prepare(scores)
-            m_new = pypto.amax(scores, -1, True)
-            weights = pypto.exp(pypto.sub(scores, m_new))
-            self.l[:] = pypto.sum(weights, -1, True)
-            self.m[:] = m_new
-            weights = pypto.cast(drop(weights), values.dtype)
-            pypto.set_pass_options(sg_set_scope=-1)
-            pypto.set_cube_tile_shapes(*self.tiles.cube_pv)
-            self.o[:] = pypto.matmul(weights, values, pypto.DT_FP32)
+            m = pypto.amax(scores, -1, True)
+            weights = pypto.exp(pypto.sub(scores, m))
+            l = pypto.sum(weights, -1, True)
+            self._keep(self._times(weights, values, drop), l, m, write, last)
         else:
-            o_old, l_old, m_old = self._state(rows)
-            pypto.set_pass_options(sg_set_scope=1)
-            scores = prepare(scores)
-            m_new = pypto.maximum(m_old, pypto.amax(scores, -1, True))
-            weights = pypto.exp(pypto.sub(scores, m_new))
-            l_tile = pypto.sum(weights, -1, True)
-            weights = pypto.cast(drop(weights), values.dtype)
-            pypto.set_pass_options(sg_set_scope=2)
-            decay = pypto.exp(pypto.sub(m_old, m_new))
-            self.m[:] = m_new
-            self.l[:] = pypto.add(pypto.mul(l_old, decay), l_tile)
-            pypto.set_pass_options(sg_set_scope=-1)
-            pypto.set_cube_tile_shapes(*self.tiles.cube_pv)
-            o_tile = pypto.matmul(weights, values, pypto.DT_FP32)
+            o_old, l_old, m_old = (revisit(x, [rows, x.shape[1]]) for x in (self.o, self.l, self.m))
+            m = pypto.maximum(m_old, pypto.amax(scores, -1, True))
+            weights = pypto.exp(pypto.sub(scores, m))
+            decay = pypto.exp(pypto.sub(m_old, m))
+            l = pypto.add(pypto.mul(l_old, decay), pypto.sum(weights, -1, True))
+            o = self._times(weights, values, drop)
             pypto.set_vec_tile_shapes(self.tiles.vec_o, self.head_dim)
-            self.o[:] = pypto.add(pypto.mul(o_old, decay), o_tile)
+            self._keep(pypto.add(pypto.mul(o_old, decay), o), l, m, write, last)
 
-    def result(self, rows):
-        """Normalised output, denominator and maximum, [q, head_dim], [q, 1] and [q, 1] in FP32."""
+    def _times(self, weights, values, drop):
+        weights = weights if drop is None else drop(weights)
+        weights = pypto.cast(weights, values.dtype)
+        pypto.set_cube_tile_shapes(*self.tiles.cube_pv)
+        return pypto.matmul(weights, values, pypto.DT_FP32)
+
+    def _keep(self, o, l, m, write, last):
+        """For the next tile, or, after the last one, for good: then without a detour through the running tensors."""
         pypto.set_vec_tile_shapes(self.tiles.vec_o, self.head_dim)
-        o, l, m = self._state(rows)
-        # An operation stands between a re-viewed state and its assemble: a bare view there kills the 0.2.0 simulator.
-        return pypto.div(o, l), pypto.add(l, 0.0), pypto.add(m, 0.0)
+        if last is False:
+            self.o[:], self.l[:], self.m[:] = o, l, m
+        elif pypto.cond(last):
+            write(pypto.div(o, l), l, m)
+        else:
+            self.o[:], self.l[:], self.m[:] = o, l, m
 
 
 @dataclass(frozen=True)
@@ -250,7 +245,12 @@ def attend(q, k, v, o, l, m, place: Place, head_dim: int, scale: float, band: Ba
         a, b, c, d = band.tiles(row, rows, p.q_len, p.kv_len, tiles.kv)
         softmax = OnlineSoftmax(tiles, head_dim)
 
-        def visit(j, first, edge):
+        def write(o_tile, l_tile, m_tile):
+            pypto.assemble(pypto.cast(o_tile, o.dtype), [p.q_row + row, p.q_col], o)
+            pypto.assemble(l_tile, [p.stat_row + row, p.stat_col], l)
+            pypto.assemble(m_tile, [p.stat_row + row, p.stat_col], m)
+
+        def visit(j, first, last=False, edge=False):
             column, columns = j * tiles.kv, tail(p.kv_len, j, tiles.kv)
             valid = [rows, columns]
             q_tile = tail_view(q, [tiles.q, head_dim], [p.q_row + row, p.q_col], [rows, head_dim])
@@ -268,18 +268,13 @@ def attend(q, k, v, o, l, m, place: Place, head_dim: int, scale: float, band: Ba
             drop = keep and (lambda weights: pypto.mul(weights, keep(row, column, valid)))
             pypto.set_cube_tile_shapes(*tiles.cube_qk)
             scores = pypto.matmul(q_tile, k_tile, pypto.DT_FP32, b_trans=True)
-            softmax.step(scores, v_tile, rows, first, prepare, drop)
+            softmax.step(scores, v_tile, rows, prepare, write, first=first, last=last, drop=drop)
 
         # Loops count from 0: with a start other than 0, the 0.2.0 compiler unrolls a loop over the wrong range.
         if band.before is not None:
             for t in pypto.loop(b - a, name="LOOP_kv_left", idx_name="t_left"):
-                visit(a + t, pypto.is_loop_begin(t), True)
+                visit(a + t, pypto.is_loop_begin(t), edge=True)
         for t in pypto.loop(c - b, name="LOOP_kv", idx_name="t", unroll_list=list(tiles.unroll)):
-            visit(b + t, b + t == a if band.before is not None else pypto.is_loop_begin(t), False)
+            visit(b + t, b + t == a if band.before is not None else pypto.is_loop_begin(t))
         for t in pypto.loop(d - c, name="LOOP_kv_right", idx_name="t_right"):
-            visit(c + t, c + t == a, True)
-            if pypto.cond(pypto.is_loop_end(t)):
-                o_tile, l_tile, m_tile = softmax.result(rows)
-                pypto.assemble(pypto.cast(o_tile, o.dtype), [p.q_row + row, p.q_col], o)
-                pypto.assemble(l_tile, [p.stat_row + row, p.stat_col], l)
-                pypto.assemble(m_tile, [p.stat_row + row, p.stat_col], m)
+            visit(c + t, c + t == a, pypto.is_loop_end(t), edge=True)
