@@ -45,7 +45,10 @@ def test_a_pass_that_was_not_compared_is_missing(tmp_path):
     folder.mkdir(parents=True)
     rows = ["passName,verifyResult", "tensor_graph,FAILED", "Pass_14_SplitK,PASS", "Pass_14_SplitK,FAILED", "Pass_04_ExpandFunction,PASS"]
     (folder / "verify_result_brief.csv").write_text("\n".join(rows) + "\n")
+    exceptions = "SplitK Verify for 1 data view list index 0 result PASS\n[VERIFY] Pass_26_InferDynShape, TENSOR_loop_2, COPY_OUT\n"
+    (folder / "verify_exception.log").write_text(exceptions)
     verdicts = figures.passes(tmp_path)
+    assert verdicts["InferDynShape"] == {"MISSING": 1, "EXCEPTION": 1}
     assert verdicts["SplitK"] == {"PASS": 1, "FAILED": 1} and verdicts["ExpandFunction"] == {"PASS": 1}
     assert verdicts["CodegenPreproc"] == {"MISSING": 1} and "tensor_graph" not in verdicts
 

@@ -14,7 +14,11 @@ DEFAULT_PASSES = ("ExpandFunction", "SplitK", "L1CopyInReuseMerge", "InferDynSha
 
 
 def passes(folder: Path) -> dict[str, dict[str, int]]:
-    """Pass -> verdict -> number of compared results. A default pass that PyPTO did not compare counts as MISSING."""
+    """Pass -> verdict -> number of compared results.
+
+    A default pass that PyPTO did not compare counts as MISSING; one whose graph the interpreter could not execute, which
+    leaves no row in the table but an entry in a log beside it, as EXCEPTION.
+    """
     verdicts: dict[str, Counter] = {}
     for path in sorted(folder.glob("output_*/verify*/verify*_result_brief.csv")):
         seen = set()
@@ -28,6 +32,9 @@ def passes(folder: Path) -> dict[str, dict[str, int]]:
         for name in DEFAULT_PASSES:
             if name not in seen:
                 verdicts.setdefault(name, Counter())["MISSING"] += 1
+    for path in sorted(folder.glob("output_*/verify*/verify_exception.log")):
+        for name in re.findall(r"^\[VERIFY\] Pass_\d+_(\w+),", path.read_text(errors="replace"), re.MULTILINE):
+            verdicts.setdefault(name, Counter())["EXCEPTION"] += 1
     return {name: dict(counts) for name, counts in verdicts.items()}
 
 
