@@ -124,6 +124,31 @@ class OnlineSoftmax:
             self.o[:], self.l[:], self.m[:] = o, l, m
 
 
+def partial_attention(scores, values, cube_pv):
+    """Attention over one kv tile looked at alone: (o, l, m) that `merge` can join with those of other tiles.
+
+    m = rowmax S; P = exp(S - m); l = rowsum P; o = BF16(P) V, not divided by l. The vector tile is the caller's.
+
+    scores    scaled scores [rows, kv] FP32, with their valid shape
+    values    [kv, head_dim], with its valid shape
+    cube_pv   cube tile of P V
+    """
+    m = pypto.amax(scores, -1, True)
+    weights = pypto.exp(pypto.sub(scores, m))
+    l = pypto.sum(weights, -1, True)
+    pypto.set_cube_tile_shapes(*cube_pv)
+    return pypto.matmul(pypto.cast(weights, values.dtype), values, pypto.DT_FP32), l, m
+
+
+def merge(one, other):
+    """Joins two partial results (o, l, m) over disjoint keys; symmetric. The vector tile is the caller's."""
+    (o_1, l_1, m_1), (o_2, l_2, m_2) = one, other
+    m = pypto.maximum(m_1, m_2)
+    decay_1, decay_2 = pypto.exp(pypto.sub(m_1, m)), pypto.exp(pypto.sub(m_2, m))
+    o = pypto.add(pypto.mul(o_1, decay_1), pypto.mul(o_2, decay_2))
+    return o, pypto.add(pypto.mul(l_1, decay_1), pypto.mul(l_2, decay_2)), m
+
+
 @dataclass(frozen=True)
 class Band:
     """Which columns a query row sees: -before <= column - row - shift <= after; None stands for no limit.

@@ -102,8 +102,8 @@ def attention_flow(q, k, v, scale, kv_tile, allowed=None, bias=None, keep=None, 
     heads, kv_len = q.shape[-3], k.shape[-2]
     q32, k32, v32 = q.float(), repeat_heads(k, heads).float(), repeat_heads(v, heads).float()
     o, (l, m) = torch.zeros_like(q32), statistics(q32[..., :0])
-    for columns in torch.arange(kv_len).split(kv_tile):
-        c = slice(int(columns[0]), int(columns[-1]) + 1)
+    for start in range(0, kv_len, kv_tile):
+        c = slice(start, min(start + kv_tile, kv_len))
         s = scores(q32, k32[..., c, :], scale, _columns(allowed, c), _columns(bias, c))
         m_new = torch.maximum(m, s.amax(-1, keepdim=True))
         reference = m_new.masked_fill(m_new.isinf(), 0)
@@ -115,6 +115,25 @@ def attention_flow(q, k, v, scale, kv_tile, allowed=None, bias=None, keep=None, 
         o = o * decay + p.to(v.dtype).float() @ v32[..., c, :]
         m = m_new
     return (o / l.masked_fill(l == 0, 1)).to(q.dtype), l, m
+
+
+def split_flow(q, k, v, scale, kv_tile, use_decay=True):
+    """`attention_flow` of the kernels that look at each kv tile alone and merge the results: the weights of a tile are
+    rounded relative to the maximum of that tile. Returns o in the dtype of q. No keys give o = 0.
+    """
+    heads = q.shape[-3]
+    q32, k32, v32 = q.float(), repeat_heads(k, heads).float(), repeat_heads(v, heads).float()
+    parts = []
+    for columns in torch.arange(k.shape[-2]).split(kv_tile):
+        s = scores(q32, k32[..., columns, :], scale)
+        m = s.amax(-1, keepdim=True)
+        p = (s - m).exp()
+        parts.append((p.to(v.dtype).float() @ v32[..., columns, :], p.sum(-1, keepdim=True), m))
+    if not parts:
+        return torch.zeros_like(q)
+    o, l, m = (torch.stack(part) for part in zip(*parts))
+    decay = (m - m.amax(0)).exp() if use_decay else torch.ones_like(m)
+    return ((o * decay).sum(0) / (l * decay).sum(0)).to(q.dtype)
 
 
 def _columns(x, c):
