@@ -63,6 +63,12 @@ def test_a_broken_kernel_is_one_sentence(sample, impl, settings, sentence):
     assert result.replay == f"./gym run scale_add --case R75 --impl {impl} --backend sim"
 
 
+def test_a_refused_kernel_is_told_with_its_cause_and_line(sample):
+    reason = run(sample, "refused", case="R64").reason
+    assert reason.startswith("the kernel was refused: RuntimeError: Errcode: F21004! op [ADD]tile shape not set")
+    assert "refused_impl.py:11)" in reason
+
+
 def test_a_missing_implementation_module_is_said(sample):
     operator = dataclasses.replace(sample, impls={"absent": "no_such_impl"})
     # The child reads the record itself, so the record on disk is what counts.

@@ -65,6 +65,7 @@ def _sim(job: Job):
     from pypto_gym.tools.runtime import sim
 
     sim.use_folder(Path(job.folder) / "pypto")
+    os.environ.update(ASCEND_GLOBAL_LOG_LEVEL="3", ASCEND_SLOG_PRINT_TO_STDOUT="1")  # reasons of failed passes: to the log
     operator, tensors = _load(job)
     with sim.options(numbers=job.numbers, passes=None, cost=job.cost):
         operator.launch(job.impl, **tensors)

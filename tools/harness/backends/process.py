@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from pypto_gym.tools import runtime
-from pypto_gym.tools.harness.backends import Run, figures
+from pypto_gym.tools.harness.backends import Run, cause, figures
 from pypto_gym.tools.harness.backends.job import Job, start
 from pypto_gym.tools.harness.records import Operator
 
@@ -97,7 +97,8 @@ def _watch(outcome: Run, job: Job, memory: int, timeout: float) -> None:
             process.kill()
             process.join()
     log = folder / "log.txt"
-    outcome.log = log.read_text(errors="replace")[-20000:] if log.exists() else ""
+    whole_log = log.read_text(errors="replace") if log.exists() else ""
+    outcome.log = whole_log[-20000:]
     if outcome.error:
         return
     result = folder / "result.json"
@@ -106,6 +107,8 @@ def _watch(outcome: Run, job: Job, memory: int, timeout: float) -> None:
         return
     found = json.loads(result.read_text())
     outcome.error, outcome.ignored = found["error"], found["ignored"]
+    if outcome.error and (told := cause.sentence(whole_log)):
+        outcome.error = f"the kernel was refused: {told}"
     outcome.device_us = found.get("device_us", 0.0)
     if "output was resized" in outcome.log and not outcome.error:
         outcome.error = "the interpreter resized an output: a valid shape was lost on the way"
