@@ -1,0 +1,273 @@
+"""Backward pass of the chunked gated delta rule, for any architecture.
+
+Four steps, of which only the third is serial, and that only within a sequence and head (names as in the golden):
+
+    prepare    per chunk            normalise q and k; beta v, do and the gates copied into padded cells
+    local      per chunk and head   L, att, T, U, W;  P = gamma_last I - K_e^T W;  R = K_e^T U;  M = (gamma Q - att W)^T dO
+    carry      per head, serial     N = P S + R forwards and dS = P^T dN + M backwards, as chunks c and n - 1 - c of one loop
+    gradients  per chunk and head   everything else, from S, N and dN of the chunk
+
+P, R and M leave the serial step two products of [Dk, Dk] and [Dk, Dv] a chunk.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import pypto
+
+from ..atoms import (
+    AFTER, STRICT, TRIL, TRIU, Chunk, block, cells, chunks, constant, constants, copy, inverse, matmul, norm, store,
+)  # fmt: skip
+
+FP32 = pypto.DT_FP32
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What may differ between targets.
+
+    vec_rows     rows of a vector tile of the local and gradients steps
+    carry_rows   rows of a vector tile of the carry step
+    runtime, passes   options of `pypto.frontend.jit`, as pairs
+    """
+
+    vec_rows: int = 128
+    carry_rows: int = 64
+    runtime: tuple = (("stitch_function_max_num", 128),)
+    passes: tuple = ()
+
+
+TUNING = Tuning()
+
+
+def launch(*, q, k, v, g, beta, initial_state, cu_seqlens, do, d_final_state, chunk_size,
+           dq, dk, dv, dg, dbeta, dinitial_state, tuning=TUNING):
+    """Fills dq, dk [T, Hqk, Dk], dv [T, Hv, Dv], dg, dbeta [T, Hv] and dinitial_state [B, Hv, Dk, Dv]."""
+    tokens, qk_heads, key_dim = q.shape
+    batch, value_heads, _, value_dim = initial_state.shape
+    shape = Shape(batch, qk_heads, value_heads, key_dim, value_dim, chunk_size, DTYPES[str(q.dtype)])
+    number = cells(tokens, batch, chunk_size)
+    # Zeros: `prepare` writes only the tokens that exist.
+    scratch = [g.new_zeros((number * rows, width)) for rows, width in shape.scratch.values()]
+    side = max(key_dim, chunk_size)
+    _kernel(shape, tuning)(
+        *(x.flatten(1) for x in (q, k, v)), g, beta, initial_state.flatten(0, 2), cu_seqlens,
+        do.flatten(1), d_final_state.flatten(0, 2),
+        constants(chunk_size, g), g.new_zeros((key_dim, key_dim)).fill_diagonal_(1), g.new_ones((side, side)), *scratch,
+        *(x.flatten(1) for x in (dq, dk, dv)), dg, dbeta, dinitial_state.flatten(0, 2),
+    )  # fmt: skip
+
+
+DTYPES = {"torch.float32": pypto.DT_FP32, "torch.bfloat16": pypto.DT_BF16}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a kernel is compiled for, and the columns of its scratch matrices."""
+
+    batch: int
+    qk_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    chunk_size: int
+    dtype: object
+
+    @property
+    def scratch(self):
+        """Name -> rows of a cell and columns of each matrix that one step hands to the next."""
+        size, qk = self.chunk_size, self.qk_heads * self.key_dim
+        heads, key, value = self.value_heads, self.value_heads * self.key_dim, self.value_heads * self.value_dim
+        return {
+            "q_unit": (size, qk), "k_unit": (size, qk), "v_beta": (size, value), "do_pad": (size, value),
+            "g_pad": (size, heads), "beta_pad": (size, heads),
+            "gamma": (size, heads), "to_end": (size, heads), "w": (size, key), "u": (size, value),
+            "inverse": (size, heads * size), "att": (size, heads * size), "decay": (size, heads * size),
+            "p": (self.key_dim, key), "r": (self.key_dim, value), "m": (self.key_dim, value),
+            "s": (self.key_dim, value), "d_next": (self.key_dim, value),
+        }  # fmt: skip
+
+    def value_heads_of(self, qk_head):
+        """The value heads that share this query and key head."""
+        group = self.value_heads // self.qk_heads
+        return range(qk_head * group, (qk_head + 1) * group)
+
+
+@functools.lru_cache
+def _kernel(shape, tuning):
+    t, n = pypto.DYNAMIC, pypto.DYNAMIC
+    batch, heads, size, dim, dtype = shape.batch, shape.value_heads, shape.chunk_size, shape.key_dim, shape.dtype
+    qk, key, value = shape.qk_heads * dim, heads * dim, heads * shape.value_dim
+    state = [batch * heads * dim, shape.value_dim]
+
+    @pypto.frontend.jit(runtime_options=dict(tuning.runtime), pass_options=dict(tuning.passes))
+    def chunked_gated_delta_rule_grad(
+        q: pypto.Tensor([t, qk], dtype),
+        k: pypto.Tensor([t, qk], dtype),
+        v: pypto.Tensor([t, value], dtype),
+        g: pypto.Tensor([t, heads], FP32),
+        beta: pypto.Tensor([t, heads], FP32),
+        initial_state: pypto.Tensor(state, FP32),
+        cu_seqlens: pypto.Tensor([batch + 1], pypto.DT_INT32),
+        do: pypto.Tensor([t, value], dtype),
+        d_final_state: pypto.Tensor(state, FP32),
+        packed: pypto.Tensor([n, size], FP32),
+        eye: pypto.Tensor([dim, dim], FP32),
+        ones: pypto.Tensor([max(dim, size), max(dim, size)], FP32),
+        q_unit: pypto.Tensor([n, qk], FP32),
+        k_unit: pypto.Tensor([n, qk], FP32),
+        v_beta: pypto.Tensor([n, value], FP32),
+        do_pad: pypto.Tensor([n, value], FP32),
+        g_pad: pypto.Tensor([n, heads], FP32),
+        beta_pad: pypto.Tensor([n, heads], FP32),
+        gamma: pypto.Tensor([n, heads], FP32),
+        to_end: pypto.Tensor([n, heads], FP32),
+        w: pypto.Tensor([n, key], FP32),
+        u: pypto.Tensor([n, value], FP32),
+        inverse: pypto.Tensor([n, heads * size], FP32),
+        att: pypto.Tensor([n, heads * size], FP32),
+        decay: pypto.Tensor([n, heads * size], FP32),
+        p: pypto.Tensor([n, key], FP32),
+        r: pypto.Tensor([n, value], FP32),
+        m: pypto.Tensor([n, value], FP32),
+        s: pypto.Tensor([n, value], FP32),
+        d_next: pypto.Tensor([n, value], FP32),
+        dq: pypto.Tensor([t, qk], dtype),
+        dk: pypto.Tensor([t, qk], dtype),
+        dv: pypto.Tensor([t, value], dtype),
+        dg: pypto.Tensor([t, heads], FP32),
+        dbeta: pypto.Tensor([t, heads], FP32),
+        dinitial_state: pypto.Tensor(state, FP32),
+    ):
+        for b in pypto.loop(batch, name="prepare_sequence", idx_name="b"):
+            for c in pypto.loop(chunks(cu_seqlens, b, size), name="prepare_chunk", idx_name="c"):
+                _prepare(shape, Chunk(cu_seqlens, b, c, size), q, k, v, g, beta, do,
+                         q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad)  # fmt: skip
+        for b in pypto.loop(batch, name="local_sequence", idx_name="b"):
+            for c in pypto.loop(chunks(cu_seqlens, b, size), name="local_chunk", idx_name="c"):
+                _local(shape, tuning, Chunk(cu_seqlens, b, c, size), packed, eye, ones,
+                       q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad,
+                       gamma, to_end, w, u, inverse, att, decay, p, r, m)  # fmt: skip
+        for b in pypto.loop(batch, name="carry_sequence", idx_name="b"):
+            for h in pypto.loop(heads, name="carry_head", idx_name="h"):
+                _carry(shape, tuning, cu_seqlens, b, h, initial_state, d_final_state, p, r, m, s, d_next, dinitial_state)
+        for b in pypto.loop(batch, name="gradients_sequence", idx_name="b"):
+            for c in pypto.loop(chunks(cu_seqlens, b, size), name="gradients_chunk", idx_name="c"):
+                _gradients(shape, tuning, Chunk(cu_seqlens, b, c, size), packed, ones, q, k, v,
+                           q_unit, k_unit, do_pad, beta_pad, gamma, to_end, w, u, inverse, att, decay, s, d_next,
+                           dq, dk, dv, dg, dbeta)  # fmt: skip
+
+    return chunked_gated_delta_rule_grad
+
+
+def _prepare(shape, chunk, q, k, v, g, beta, do, q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad):
+    row, heads, dim, width = chunk.cell * chunk.size, shape.value_heads, shape.key_dim, shape.value_dim
+    pypto.set_vec_tile_shapes(chunk.size, max(dim, width))
+    store(copy(chunk.tokens(g, heads, 0)), g_pad, row, 0)
+    store(copy(chunk.tokens(beta, heads, 0)), beta_pad, row, 0)
+    for h in range(shape.qk_heads):
+        x = chunk.tokens(q, dim, h * dim)
+        store(x / norm(x) * dim**-0.5, q_unit, row, h)
+        x = chunk.tokens(k, dim, h * dim)
+        store(x / norm(x), k_unit, row, h)
+    for h in range(heads):
+        store(chunk.tokens(v, width, h * width) * chunk.tokens(beta, 1, h), v_beta, row, h)
+        store(copy(chunk.tokens(do, width, h * width)), do_pad, row, h)
+
+
+def _local(shape, tuning, chunk, packed, eye, ones, q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad,
+           gamma_out, to_end_out, w_out, u_out, inverse_out, att_out, decay_out, p_out, r_out, m_out):  # fmt: skip
+    size, dim, width, row = chunk.size, shape.key_dim, shape.value_dim, chunk.cell * chunk.size
+    tril, strict, after = (constant(packed, which) for which in (TRIL, STRICT, AFTER))
+    pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width, size))
+    for h in range(shape.qk_heads):
+        q, k = block(q_unit, row, size, h, dim), block(k_unit, row, size, h, dim)
+        kk, qk = matmul(k, k, b_trans=True), matmul(q, k, b_trans=True)
+        for j in shape.value_heads_of(h):
+            g, beta = block(g_pad, row, size, j, 1), block(beta_pad, row, size, j, 1)
+            # Sums of gates, never differences of running sums: those cancel after a few gates of -30.
+            decay = matmul(tril, strict * g).exp() * tril
+            gamma, to_end = matmul(tril, g).exp(), matmul(after, g).exp()
+            gamma_last = matmul(pypto.view(ones, [dim, size], [0, 0]), g).exp()
+            att = qk * decay
+            t = inverse(kk * decay * strict * beta, packed)
+            w, u = matmul(t, k * (beta * gamma)), matmul(t, block(v_beta, row, size, j, width))
+            k_end = k * to_end
+            p = eye * gamma_last - matmul(k_end, w, a_trans=True)
+            r = matmul(k_end, u, a_trans=True)
+            m = matmul(q * gamma - matmul(att, w), block(do_pad, row, size, j, width), a_trans=True)
+            for x, out in ((gamma, gamma_out), (to_end, to_end_out), (w, w_out), (u, u_out), (t, inverse_out),
+                           (att, att_out), (decay, decay_out)):  # fmt: skip
+                store(copy(x), out, row, j)
+            for x, out in ((p, p_out), (r, r_out), (m, m_out)):
+                store(copy(x), out, chunk.cell * dim, j)
+
+
+def _carry(shape, tuning, cu_seqlens, b, h, initial_state, d_final_state, p, r, m, s_out, d_next_out, dinitial_state):
+    dim, width = shape.key_dim, shape.value_dim
+    n = chunks(cu_seqlens, b, shape.chunk_size)
+    first = Chunk(cu_seqlens, b, 0, shape.chunk_size)
+    pypto.set_vec_tile_shapes(tuning.carry_rows, width)
+    head_row = (b * shape.value_heads + h) * dim
+    s, d = pypto.tensor([dim, width], FP32, "s"), pypto.tensor([dim, width], FP32, "d")
+    s[:] = copy(pypto.view(initial_state, [dim, width], [head_row, 0]))
+    d[:] = copy(pypto.view(d_final_state, [dim, width], [head_row, 0]))
+    for i in pypto.loop(n, name="carry_chunk", idx_name="i"):
+        forward, backward = (first.cell + i) * dim, (first.cell + n - 1 - i) * dim
+        store(copy(s), s_out, (first.state + i) * dim, h)
+        store(copy(d), d_next_out, backward, h)
+        s[:] = matmul(block(p, forward, dim, h, dim), s) + block(r, forward, dim, h, width)
+        d[:] = matmul(block(p, backward, dim, h, dim), d, a_trans=True) + block(m, backward, dim, h, width)
+    store(copy(s), s_out, (first.state + n) * dim, h)
+    pypto.assemble(copy(d), [head_row, 0], dinitial_state)
+
+
+def _gradients(shape, tuning, chunk, packed, ones, q_raw, k_raw, v_raw, q_unit, k_unit, do_pad, beta_pad,
+               gamma_in, to_end_in, w_in, u_in, inverse_in, att_in, decay_in, s_in, d_next_in,
+               dq, dk, dv, dg, dbeta):  # fmt: skip
+    size, dim, width = chunk.size, shape.key_dim, shape.value_dim
+    row, state_row = chunk.cell * size, chunk.state * dim
+    triu, strict = constant(packed, TRIU), constant(packed, STRICT)
+    pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width, size))
+    for h in range(shape.qk_heads):
+        q, k = block(q_unit, row, size, h, dim), block(k_unit, row, size, h, dim)
+        dq_sum = dk_sum = None
+        for j in shape.value_heads_of(h):
+            beta, gamma, to_end = (block(x, row, size, j, 1) for x in (beta_pad, gamma_in, to_end_in))
+            t, att, decay = (block(x, row, size, j, size) for x in (inverse_in, att_in, decay_in))
+            do, u, w = block(do_pad, row, size, j, width), block(u_in, row, size, j, width), block(w_in, row, size, j, dim)
+            s, after = block(s_in, state_row, dim, j, width), block(s_in, state_row + dim, dim, j, width)
+            d_next = block(d_next_in, chunk.cell * dim, dim, j, width)
+
+            v_new = u - matmul(w, s)
+            dv_new = matmul(att, do, a_trans=True) + matmul(k * to_end, d_next)
+            dv_beta = matmul(t, dv_new, a_trans=True)
+            # dA = -dVb U^T - dWb W^T with dWb = -dVb S^T is -dVb (U - W S)^T.
+            b = matmul(dv_beta, v_new, b_trans=True) * decay * strict * -1.0
+            c = matmul(do, v_new, b_trans=True) * decay
+            y = matmul(b, k) - matmul(dv_beta, s, b_trans=True) * gamma
+            z = (matmul(b, k * beta, a_trans=True) + matmul(c, q, a_trans=True)
+                 + matmul(v_new, d_next, b_trans=True) * to_end)  # fmt: skip
+            dq_head = matmul(c, k) + matmul(do, s, b_trans=True) * gamma
+            y_beta = y * beta
+            d_total = (q * dq_head + (y_beta - z) * k).sum(-1, keepdim=True)
+            carried = (d_next * after).sum(-1, keepdim=True)
+            dg_head = matmul(triu, d_total) + matmul(pypto.view(ones, [size, dim], [0, 0]), carried)
+
+            dv_beta, yk = chunk.existing(dv_beta), chunk.existing(y * k)
+            chunk.store(dv_beta * chunk.existing(beta), dv, j * width)
+            v = chunk.tokens(v_raw, width, j * width)
+            chunk.store((dv_beta * v).sum(-1, keepdim=True) + yk.sum(-1, keepdim=True), dbeta, j)
+            chunk.store(copy(chunk.existing(dg_head)), dg, j)
+            dk_head = y_beta + z
+            dq_sum, dk_sum = (dq_head, dk_head) if dq_sum is None else (dq_sum + dq_head, dk_sum + dk_head)
+        _unit_grad(shape, chunk, q_raw, dq_sum * dim**-0.5, dq, h)
+        _unit_grad(shape, chunk, k_raw, copy(dk_sum), dk, h)
+
+
+def _unit_grad(shape, chunk, raw, d, output, h):
+    """Writes the gradient of x from d, that of x / |x|: (d - x_hat <x_hat, d>) / |x|."""
+    x = chunk.tokens(raw, shape.key_dim, h * shape.key_dim)
+    length = norm(x)
+    unit, d = x / length, chunk.existing(d)
+    chunk.store((d - unit * (unit * d).sum(-1, keepdim=True)) / length, output, h * shape.key_dim)
