@@ -47,7 +47,7 @@ class Tiles:
     q, kv      rows and columns of a score tile
     vec_s      rows of a vector tile over scores [rows, kv]
     vec_o      rows of a vector tile over outputs [rows, head_dim]
-    cube_qk    cube tile of Q K^T, as `pypto.set_cube_tile_shapes` takes it: [m, m], [k, k], [n, n]
+    cube_qk    cube tile of Q K^T, as `pypto.set_cube_tile_shapes` takes it: (m, k, n), each [L0, L1]
     cube_pv    cube tile of P V
     unroll     unroll list of the loop over kv tiles
     """
@@ -59,6 +59,28 @@ class Tiles:
     cube_qk: tuple
     cube_pv: tuple
     unroll: tuple = (1,)
+
+
+L0_BYTES = 64 * 1024  # of L0A and of L0B; L0C has twice as much
+
+
+def cube_tiles(q: int, kv: int, head_dim: int) -> tuple[tuple, tuple]:
+    """Cube tiles (cube_qk, cube_pv) of a [q, kv] score tile, as large as the L0 buffers take for 16-bit operands.
+
+    A row of scores is never cut: on 0.2.0 the pieces of a cut row have no valid shape until a late pass, so that the
+    tail of a sequence cannot be verified. For the same reason `Tiles.vec_s` has to divide the m of cube_qk.
+    """
+    m = divisor(q, 2 * L0_BYTES // (4 * kv))
+    k = divisor(head_dim, L0_BYTES // (2 * kv))
+    cube_qk = ([m, q], [k, head_dim], [kv, kv])
+    m = divisor(q, 2 * L0_BYTES // (4 * head_dim))
+    k = divisor(kv, L0_BYTES // (2 * max(m, head_dim)))
+    return cube_qk, ([m, q], [k, kv], [head_dim, head_dim])
+
+
+def divisor(size: int, limit: int, step: int = 16) -> int:
+    """The largest multiple of `step` that divides `size` and is at most `limit`; `size` is a multiple of `step`."""
+    return next(x for x in range(min(size, limit) // step * step, 0, -step) if size % x == 0)
 
 
 class OnlineSoftmax:

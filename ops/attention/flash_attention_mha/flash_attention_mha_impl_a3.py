@@ -1,0 +1,43 @@
+"""flash_attention_mha tuned for Atlas A3: the same loops with larger tiles and merged vector and cube tasks."""
+
+import pypto
+
+from ..atoms import Tiles, cube_tiles, divisor
+from .flash_attention_mha_impl import KV_TILE, SHORT_TILES, forward, run
+
+
+def tiles_for(q_len: int, kv_len: int, head_dim: int) -> Tiles:
+    """Tiles for sequences of at most these lengths."""
+    q = next((size for size in SHORT_TILES if q_len <= size), 256)
+    kv = next((size for size in SHORT_TILES if kv_len <= size), KV_TILE)
+    cube_qk, cube_pv = cube_tiles(q, kv, head_dim)
+    return Tiles(q, kv, vec_s=divisor(cube_qk[0][0], 12800 // kv, 8), vec_o=160 if q == 320 else 128, cube_qk=cube_qk, cube_pv=cube_pv)
+
+
+@pypto.frontend.jit(
+    runtime_options={"stitch_function_max_num": 128, "ready_on_host_tensors": ["cu_seqlens_q", "cu_seqlens_kv"]},
+    pass_options={"vec_nbuffer_setting": {-1: 4}, "cube_l1_reuse_setting": {-1: 4}},
+)
+def kernel(
+    q: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
+    k: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
+    v: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
+    cu_seqlens_q: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
+    cu_seqlens_kv: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
+    upper: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
+    lower: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
+    o: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
+    l: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
+    m: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
+    head_dim,
+    scale,
+    band,
+    tiles,
+):
+    pypto.experimental.set_operation_options(combine_axis=True)
+    forward(q, k, v, cu_seqlens_q, cu_seqlens_kv, (upper, lower), o, l, m, head_dim, scale, band, tiles)
+
+
+def launch(**tensors):
+    """Writes o, l and m; arguments as in flash_attention_mha.py."""
+    run(kernel, tiles_for, **tensors)
