@@ -14,6 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def main(argv: list[str] | None = None) -> int:
     """Parses and runs one command line; returns the exit code: 0 all passed, 1 something failed, 2 wrong usage."""
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    return _report_errors(arguments.func, arguments)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line, with the commands of every tool."""
     parser = argparse.ArgumentParser(prog="gym", description="PyPTO operators: run, check and time them on any machine.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_list(subparsers)
@@ -23,11 +29,15 @@ def main(argv: list[str] | None = None) -> int:
     for path in sorted((ROOT / "tools").glob("*/cli.py")):
         if path.parent.name != "harness":
             importlib.import_module(f"pypto_gym.tools.{path.parent.name}.cli").add_parser(subparsers)
-    given = sys.argv[1:] if argv is None else argv
-    cut = given.index("--") if "--" in given else len(given)  # what follows is pytest's
-    arguments = parser.parse_args(given[:cut])
+    return parser
+
+
+def parse(given: list[str]) -> argparse.Namespace:
+    """The arguments of one command line; `rest` is what follows `--`, which is pytest's."""
+    cut = given.index("--") if "--" in given else len(given)
+    arguments = parser().parse_args(given[:cut])
     arguments.rest = given[cut + 1 :]
-    return _report_errors(arguments.func, arguments)
+    return arguments
 
 
 def operator_main(operator, argv: list[str] | None = None) -> int:
