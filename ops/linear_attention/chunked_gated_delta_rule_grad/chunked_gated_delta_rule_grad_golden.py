@@ -35,20 +35,25 @@ from pypto_gym.ops.linear_attention import reference
 
 def make_inputs(case, generator):
     """Arguments of `launch`: those of the forward operator, and gradients of its outputs, `do` and `d_final_state`."""
+    gate, beta = ("model" if case[name] is None else case[name] for name in ("gate", "beta"))
+    dtype = getattr(torch, case["dtype"])
     inputs = reference.model_like(
-        case["lengths"], case["qk_heads"], case["value_heads"], case["key_dim"], case["value_dim"], torch.float32,
-        generator, gate=case["gate"], beta=case["beta"],
+        case["lengths"], case["qk_heads"], case["value_heads"], case["key_dim"], case["value_dim"], dtype, generator,
+        gate=gate, beta=beta,
     )  # fmt: skip
-    inputs["do"] = torch.randn(inputs["v"].shape, generator=generator)
+    inputs["do"] = torch.randn(inputs["v"].shape, generator=generator).to(dtype)
     inputs["d_final_state"] = torch.randn(inputs["initial_state"].shape, generator=generator)
     return inputs | {"chunk_size": case["chunk_size"]}
 
 
 def golden(*, q, k, v, g, beta, initial_state, cu_seqlens, do, d_final_state, chunk_size, drop=None):
-    """The gradients chunk by chunk in FP32, as the kernel computes them. `drop` leaves out what `terms` names."""
-    return backward(
-        q, k, v, g, beta, initial_state, cu_seqlens, do, d_final_state, chunk_size, torch.float32, drop
-    )  # fmt: skip
+    """The gradients chunk by chunk in FP32, as the kernel computes them; dq, dk, dv are then rounded to the dtype of q.
+
+    `drop` leaves out what `terms` names.
+    """
+    inputs = (q, k, v, g, beta, initial_state, cu_seqlens, do, d_final_state)
+    gradients = backward(*inputs, chunk_size, torch.float32, drop)
+    return {name: x.to(q.dtype) if name in ("dq", "dk", "dv") else x for name, x in gradients.items()}
 
 
 def truth(*, q, k, v, g, beta, initial_state, cu_seqlens, do, d_final_state, **_):
@@ -57,6 +62,7 @@ def truth(*, q, k, v, g, beta, initial_state, cu_seqlens, do, d_final_state, **_
     leaves = {n: x.double().requires_grad_() for n, x in zip(names, (q, k, v, g, beta, initial_state))}
     group = v.shape[1] // q.shape[1]
     bounds = cu_seqlens.tolist()
+    do, d_final_state = do.double(), d_final_state.double()
     for b, (begin, end) in enumerate(zip(bounds, bounds[1:])):
         for h in range(q.shape[1]):
             t, heads = slice(begin, end), slice(h * group, (h + 1) * group)
@@ -77,17 +83,20 @@ def terms(case):
     carry       <dN, N>, the share of dg that comes through the state
     """
     length = max(case["lengths"])
-    names = ["norm", "carry"]
-    if case["gate"] == "model" or case["gate"] > -10:  # else nothing survives from one token to the next
+    names = ["norm"]
+    if case["gate"] is None or case["gate"] > -10:  # else nothing survives from one token to the next
+        names.append("carry")
         if length > 1 and case["beta"] != 0:
             names.append("inverse")
         if length > case["chunk_size"]:
-            names.append("state_grad")
-            if case["beta"] != 0:  # a state that is written to
-                names.append("state")
-    else:
-        names.remove("carry")
+            names += ["state_grad", "state"]
     return tuple(names)
+
+
+def output_shapes(*, q, k, v, g, beta, initial_state, **_):
+    """Name -> (shape, dtype) of the outputs."""
+    inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "initial_state": initial_state}
+    return {f"d{name}": (tuple(x.shape), x.dtype) for name, x in inputs.items()}
 
 
 def backward(q, k, v, g, beta, initial_state, cu_seqlens, do, d_final_state, chunk_size, dtype, drop=None):
@@ -96,7 +105,7 @@ def backward(q, k, v, g, beta, initial_state, cu_seqlens, do, d_final_state, chu
     group, scale = v.shape[0] // q.shape[0], q.shape[-1] ** -0.5
     qn, q_length = _unit(q)
     kn, k_length = _unit(k)
-    qn, kn = qn * scale, kn
+    qn = qn * scale
     dq, dk = torch.zeros_like(q), torch.zeros_like(k)
     dv, dg, dbeta = torch.zeros_like(v), torch.zeros_like(g), torch.zeros_like(beta)
     d_initial = torch.empty(initial_state.shape, dtype=dtype)
@@ -107,8 +116,8 @@ def backward(q, k, v, g, beta, initial_state, cu_seqlens, do, d_final_state, chu
         for part in parts:
             if drop == "state" and part.start > begin:
                 state = torch.zeros_like(state)
-            leading, trailing = (x[:, part].repeat_interleave(group, dim=0) for x in (qn, kn))
-            chunk = _Chunk(leading, trailing, v[:, part], g[:, part], beta[:, part], state)
+            queries, keys = (x[:, part].repeat_interleave(group, dim=0) for x in (qn, kn))
+            chunk = _Chunk(queries, keys, v[:, part], g[:, part], beta[:, part], state)
             chunks.append(chunk)
             state = chunk.next_state
         d_state = d_final_state[b].to(dtype)

@@ -245,29 +245,38 @@ def _gradients(shape, tuning, chunk, packed, ones, q_raw, k_raw, v_raw, q_unit, 
             # dA = -dVb U^T - dWb W^T with dWb = -dVb S^T is -dVb (U - W S)^T.
             b = matmul(dv_beta, v_new, b_trans=True) * decay * strict * -1.0
             c = matmul(do, v_new, b_trans=True) * decay
-            y = matmul(b, k) - matmul(dv_beta, s, b_trans=True) * gamma
-            z = (matmul(b, k * beta, a_trans=True) + matmul(c, q, a_trans=True)
-                 + matmul(v_new, d_next, b_trans=True) * to_end)  # fmt: skip
-            dq_head = matmul(c, k) + matmul(do, s, b_trans=True) * gamma
-            y_beta = y * beta
-            d_total = (q * dq_head + (y_beta - z) * k).sum(-1, keepdim=True)
-            carried = (d_next * after).sum(-1, keepdim=True)
-            dg_head = matmul(triu, d_total) + matmul(pypto.view(ones, [size, dim], [0, 0]), carried)
+            k_beta, carried = k * beta, (d_next * after).sum(-1, keepdim=True)
 
-            dv_beta, yk = chunk.existing(dv_beta), chunk.existing(y * k)
-            chunk.store(dv_beta * chunk.existing(beta), dv, j * width)
-            v = chunk.tokens(v_raw, width, j * width)
-            chunk.store((dv_beta * v).sum(-1, keepdim=True) + yk.sum(-1, keepdim=True), dbeta, j)
-            chunk.store(copy(chunk.existing(dg_head)), dg, j)
+            # From here on only the tokens that exist. A valid shape holds when it is given to a product or to a tensor
+            # in global memory; given to the result of a vector operation it is lost.
+            q_, k_ = (chunk.existing(block(x, row, size, h, dim)) for x in (q_unit, k_unit))
+            beta, gamma, to_end = (chunk.existing(block(x, row, size, j, 1)) for x in (beta_pad, gamma_in, to_end_in))
+
+            def product(*operands, **transposed):
+                return chunk.existing(matmul(*operands, **transposed))
+
+            dv_beta_ = chunk.existing(dv_beta)
+            y = product(b, k) - product(dv_beta, s, b_trans=True) * gamma
+            z = (product(b, k_beta, a_trans=True) + product(c, q, a_trans=True)
+                 + product(v_new, d_next, b_trans=True) * to_end)  # fmt: skip
+            dq_head = product(c, k) + product(do, s, b_trans=True) * gamma
+            y_beta = y * beta
             dk_head = y_beta + z
+            d_total = (q_ * dq_head + (y_beta - z) * k_).sum(-1, keepdim=True)
+            suffix = pypto.view(triu, [size, size], [0, 0], valid_shape=[chunk.length, chunk.length])
+            dg_head = matmul(suffix, d_total) + product(pypto.view(ones, [size, dim], [0, 0]), carried)
+            v = chunk.tokens(v_raw, width, j * width)
+            chunk.store(dg_head, dg, j)
+            chunk.store((dv_beta_ * v).sum(-1, keepdim=True) + (y * k_).sum(-1, keepdim=True), dbeta, j)
+            chunk.store(dv_beta_ * beta, dv, j * width)
             dq_sum, dk_sum = (dq_head, dk_head) if dq_sum is None else (dq_sum + dq_head, dk_sum + dk_head)
         _unit_grad(shape, chunk, q_raw, dq_sum * dim**-0.5, dq, h)
-        _unit_grad(shape, chunk, k_raw, copy(dk_sum), dk, h)
+        _unit_grad(shape, chunk, k_raw, dk_sum, dk, h)
 
 
 def _unit_grad(shape, chunk, raw, d, output, h):
     """Writes the gradient of x from d, that of x / |x|: (d - x_hat <x_hat, d>) / |x|."""
     x = chunk.tokens(raw, shape.key_dim, h * shape.key_dim)
     length = norm(x)
-    unit, d = x / length, chunk.existing(d)
+    unit = x / length
     chunk.store((d - unit * (unit * d).sum(-1, keepdim=True)) / length, output, h * shape.key_dim)

@@ -1,0 +1,57 @@
+"""Argument checks that the delta rule's functions share. They raise before anything is compiled, and name the argument."""
+
+from __future__ import annotations
+
+import torch
+
+from pypto_gym.ops.linear_attention.atoms import CHUNK_SIZES
+
+DTYPES = (torch.float32, torch.bfloat16)
+MAX_DIM = 128
+
+
+def tensor(name: str, x, shape: list, dtypes=(torch.float32,), device: torch.device | None = None):
+    """`x` must be a contiguous tensor of this shape (None: any size), one of these dtypes, and on this device."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name}: got {type(x).__name__}, takes a torch.Tensor")
+    if x.dtype not in dtypes:
+        raise TypeError(f"{name}: got {_short(x.dtype)}, takes {' or '.join(map(_short, dtypes))}")
+    if x.dim() != len(shape) or any(size is not None and size != got for size, got in zip(shape, x.shape)):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name}: got shape {list(x.shape)}, takes [{wanted}]")
+    if device is not None and x.device != device:
+        raise ValueError(f"{name}: got a tensor on {x.device}, takes one on {device}, where q is")
+    if not x.is_contiguous():
+        raise ValueError(f"{name}: got strides {list(x.stride())}, takes a contiguous tensor; call .contiguous()")
+
+
+def inputs(q, k, v, g, beta, initial_state, cu_seqlens, chunk_size, channel_gate=False):
+    """The arguments of a chunked forward pass; shapes as in `reference.py`. `channel_gate`: g is [T, Hv, Dk]."""
+    tensor("q", q, [None, None, None], DTYPES)
+    tokens, qk_heads, key_dim = q.shape
+    tensor("k", k, [tokens, qk_heads, key_dim], (q.dtype,), q.device)
+    tensor("v", v, [tokens, None, None], (q.dtype,), q.device)
+    _, heads, value_dim = v.shape
+    if qk_heads == 0 or heads == 0 or heads % qk_heads:
+        raise ValueError(f"v: got {heads} heads, takes a multiple of q's {qk_heads}")
+    for name, dim in (("q", key_dim), ("v", value_dim)):
+        if dim % 16 or not 16 <= dim <= MAX_DIM:
+            raise ValueError(f"{name}: got a head of {dim}, takes a multiple of 16 from 16 to {MAX_DIM}")
+    tensor("g", g, [tokens, heads, key_dim] if channel_gate else [tokens, heads], device=q.device)
+    tensor("beta", beta, [tokens, heads], device=q.device)
+    tensor("initial_state", initial_state, [None, heads, key_dim, value_dim], device=q.device)
+    offsets("cu_seqlens", cu_seqlens, tokens, initial_state.shape[0], q.device)
+    if chunk_size not in CHUNK_SIZES:
+        raise ValueError(f"chunk_size: got {chunk_size}, takes one of {', '.join(map(str, CHUNK_SIZES))}")
+
+
+def offsets(name: str, x, total: int, batch: int, device: torch.device):
+    """Cumulative lengths: INT32 [batch + 1], from 0 to `total`, never falling."""
+    tensor(name, x, [batch + 1], (torch.int32,), device)
+    values = x.tolist()
+    if values[0] != 0 or values[-1] != total or any(b < a for a, b in zip(values, values[1:])):
+        raise ValueError(f"{name}: got {values}, takes offsets that rise from 0 to {total}")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
