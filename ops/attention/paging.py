@@ -44,3 +44,28 @@ def tables(block_table, kv_lens, batch: int, cache, device):
             f"block_table: got block {int(block_table[b, j])} at [{b}, {j}], takes 0 to {blocks - 1}, "
             "the blocks of the cache"
         )
+
+
+def row_width(cache, limit=16384):
+    """What the kernels that move whole rows take: kv_heads * head_dim a multiple of 16, and not above `limit`."""
+    width = cache.shape[2] * cache.shape[3]
+    if width % 16 or not 16 <= width <= limit:
+        raise ValueError(f"k_cache: got rows of {width} elements, takes a multiple of 16 from 16 to {limit}")
+
+
+def slots(slot_mapping, tokens: int, cache, device):
+    """A slot of the cache for each of `tokens` tokens, none of them twice."""
+    checks.tensor("slot_mapping", slot_mapping, torch.int32, 1, device)
+    if len(slot_mapping) != tokens:
+        raise ValueError(f"slot_mapping: got {len(slot_mapping)} slots, takes one for each of {tokens} tokens")
+    capacity = cache.shape[0] * cache.shape[1]
+    seen = set()
+    for i, slot in enumerate(slot_mapping.tolist()):
+        if not 0 <= slot < capacity:
+            raise ValueError(
+                f"slot_mapping: got slot {slot} for token {i}, takes 0 to {capacity - 1}, "
+                f"what {cache.shape[0]} blocks of {cache.shape[1]} hold"
+            )
+        if slot in seen:
+            raise ValueError(f"slot_mapping: got slot {slot} for token {i} and for an earlier one, takes it once")
+        seen.add(slot)
