@@ -52,7 +52,7 @@ def test_a_job_runs_on_its_device_and_is_timed(sample, npu, tmp_path, monkeypatc
     case = cases.find(sample, "R64")
     expected = reference.get(sample, case)
     torch.save({**expected.inputs, **reference.fresh_outputs(sample, expected)}, tmp_path / "tensors.pt")
-    with child._npu(Job("sample", "scale_add", "host", str(tmp_path), "npu", device=3)) as figures:
+    with child._npu(Job("scale_add", "host", str(tmp_path), "npu", device=3)) as figures:
         assert figures == {"device_us": 250.0}
     assert npu == [("set_device", 3), "synchronize", "synchronize"]
     torch.testing.assert_close(torch.load(tmp_path / "outputs.pt")["y"], expected.golden["y"])

@@ -24,8 +24,10 @@ def load(name: str) -> Operator:
     families = names()
     if name not in families:
         raise ValueError(f"there is no operator {name!r}; there are {', '.join(sorted(families)) or 'none'}")
-    module = importlib.import_module(f"pypto_gym.ops.{families[name]}.{name}.{name}")
-    return module.OPERATOR
+    family = importlib.import_module(f"pypto_gym.ops.{families[name]}")
+    # An editable install knows the families of the repository alone; a family may have more in another folder.
+    family.__path__ = [str(folder / families[name]) for folder in folders() if (folder / families[name]).is_dir()]
+    return importlib.import_module(f"{family.__name__}.{name}.{name}").OPERATOR
 
 
 def load_all() -> list[Operator]:

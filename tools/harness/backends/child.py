@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import json
 import os
 import sys
@@ -56,8 +55,9 @@ def _first_lines(error: BaseException, most: int = 400) -> str:
 
 def _load(job: Job) -> tuple:
     pypto_gym.ops.__path__ = list(job.ops)
-    operator = importlib.import_module(f"pypto_gym.ops.{job.family}.{job.operator}.{job.operator}").OPERATOR
-    return operator, torch.load(Path(job.folder) / "tensors.pt", weights_only=True)
+    from pypto_gym.tools.harness import registry
+
+    return registry.load(job.operator), torch.load(Path(job.folder) / "tensors.pt", weights_only=True)
 
 
 @contextlib.contextmanager

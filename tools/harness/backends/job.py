@@ -11,7 +11,6 @@ import pypto_gym.ops
 class Job:
     """One launch. The folder holds tensors.pt and takes the results; `ops` are the folders that operators are found in."""
 
-    family: str
     operator: str
     impl: str
     folder: str

@@ -58,7 +58,7 @@ def run(
     folder = Path(tempfile.mkdtemp(prefix=f"pypto-gym-{operator.name}-"))
     try:
         torch.save(tensors, folder / "tensors.pt")
-        job = Job(operator.family, operator.name, impl, str(folder), backend, device, numbers, cost)
+        job = Job(operator.name, impl, str(folder), backend, device, numbers, cost)
         _watch(outcome, job, memory, timeout)
         if outcome.crashed and numbers and cost and backend == "sim":
             # The cost model may be what crashed: the numbers are worth more than the cycles.
