@@ -83,6 +83,22 @@ def divisor(size: int, limit: int, step: int = 16) -> int:
     return next(x for x in range(min(size, limit) // step * step, 0, -step) if size % x == 0)
 
 
+KV_TILE = 512
+"""Kv tile of sequences that do not fit one tile."""
+
+SHORT_TILES = (64, 128, 320)
+"""Tiles for sequences that fit: the vector and cube work of a tile is paid for its whole size, valid or not."""
+
+
+def forward_tiles(q_len: int, kv_len: int, head_dim: int, large: bool = False) -> Tiles:
+    """Tiles of the forward kernels for sequences of at most these lengths; `large` ones are tuned for Atlas A3."""
+    q = next((size for size in SHORT_TILES if q_len <= size), 256 if large else 128)
+    kv = next((size for size in SHORT_TILES if kv_len <= size), KV_TILE)
+    cube_qk, cube_pv = cube_tiles(q, kv, head_dim)
+    vec_s = divisor(cube_qk[0][0], (12800 if large else 8192) // kv, 8)
+    return Tiles(q, kv, vec_s, divisor(q, 160 if large else 64), cube_qk, cube_pv)
+
+
 class OnlineSoftmax:
     """Running output, denominator and maximum of a tile of query rows over any number of kv tiles, in FP32.
 

@@ -2,21 +2,7 @@
 
 import pypto
 
-from ..atoms import Band, Place, Tiles, attend, cube_tiles, divisor, edges, kv_head
-
-KV_TILE = 512
-"""Kv tile of sequences that do not fit one tile."""
-
-SHORT_TILES = (64, 128, 320)
-"""Tiles for sequences that fit: the vector and cube work of a tile is paid for its whole width."""
-
-
-def tiles_for(q_len: int, kv_len: int, head_dim: int) -> Tiles:
-    """Tiles for sequences of at most these lengths."""
-    q = next((size for size in SHORT_TILES if q_len <= size), 128)
-    kv = next((size for size in SHORT_TILES if kv_len <= size), KV_TILE)
-    cube_qk, cube_pv = cube_tiles(q, kv, head_dim)
-    return Tiles(q, kv, vec_s=divisor(cube_qk[0][0], 8192 // kv), vec_o=64, cube_qk=cube_qk, cube_pv=cube_pv)
+from ..atoms import Band, Place, attend, edges, forward_tiles, kv_head
 
 
 @pypto.frontend.jit(
@@ -57,15 +43,15 @@ def forward(q, k, v, cu_seqlens_q, cu_seqlens_kv, edge_masks, o, l, m, head_dim,
             attend(q, k, v, o, l, m, place, head_dim, scale, band, tiles, edge_masks=edge_masks)
 
 
-def run(kernel, tiles_for, *, q, k, v, cu_seqlens_q, cu_seqlens_kv, causal, scale, o, l, m):
-    """Launches `kernel` on flat views of the tensors, with tiles for the longest sequence."""
+def run(kernel, large, *, q, k, v, cu_seqlens_q, cu_seqlens_kv, causal, scale, o, l, m):
+    """Launches `kernel` on flat views of the tensors, with (large) tiles for the longest sequence."""
     q_len, kv_len = longest(cu_seqlens_q), longest(cu_seqlens_kv)
     # Rows that see no key are not written by the kernel: an empty sequence, or causal with more queries than keys.
     o.zero_(), l.zero_(), m.fill_(-float("inf"))
     if q_len == 0 or kv_len == 0:
         return
     band = Band(after=0, at_end=True) if causal else Band()
-    tiles = tiles_for(q_len, kv_len, q.shape[2])
+    tiles = forward_tiles(q_len, kv_len, q.shape[2], large)
     kernel(
         *(x.flatten(1) for x in (q, k, v)), cu_seqlens_q, cu_seqlens_kv, *edges(band, tiles, l),
         *(x.view(x.shape[0], -1) for x in (o, l, m)), q.shape[2], scale, band, tiles,
@@ -80,4 +66,4 @@ def longest(cu_seqlens) -> int:
 
 def launch(**tensors):
     """Writes o, l and m; arguments as in flash_attention_mha.py."""
-    run(kernel, tiles_for, **tensors)
+    run(kernel, False, **tensors)

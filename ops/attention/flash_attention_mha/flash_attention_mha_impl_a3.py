@@ -2,16 +2,7 @@
 
 import pypto
 
-from ..atoms import Tiles, cube_tiles, divisor
-from .flash_attention_mha_impl import KV_TILE, SHORT_TILES, forward, run
-
-
-def tiles_for(q_len: int, kv_len: int, head_dim: int) -> Tiles:
-    """Tiles for sequences of at most these lengths."""
-    q = next((size for size in SHORT_TILES if q_len <= size), 256)
-    kv = next((size for size in SHORT_TILES if kv_len <= size), KV_TILE)
-    cube_qk, cube_pv = cube_tiles(q, kv, head_dim)
-    return Tiles(q, kv, vec_s=divisor(cube_qk[0][0], 12800 // kv, 8), vec_o=160 if q == 320 else 128, cube_qk=cube_qk, cube_pv=cube_pv)
+from .flash_attention_mha_impl import forward, run
 
 
 @pypto.frontend.jit(
@@ -40,4 +31,4 @@ def kernel(
 
 def launch(**tensors):
     """Writes o, l and m; arguments as in flash_attention_mha.py."""
-    run(kernel, tiles_for, **tensors)
+    run(kernel, True, **tensors)
