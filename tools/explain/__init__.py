@@ -10,6 +10,29 @@ import yaml
 
 HANDBOOK = Path(__file__).resolve().parents[2] / "cannbot-skills" / "ops" / "pypto-general-debug"
 CODE = re.compile(r"F[0-9A-F]{5}")
+COMPONENTS = {  # the first digits of a code; source: docs/trouble_shooting of PyPTO 0.2.0
+    "F1": "limits of the environment",
+    "F2": "building the tensor graph",
+    "F3": "building the tensor graph",
+    "F4": "compiler passes",
+    "F5": "compiler passes",
+    "F6": "code generation and the device compiler",
+    "F7": "scheduling on the device",
+    "F8": "scheduling on the device",
+    "F9": "the cost model",
+    "FA": "communication between devices",
+    "FB": "the interpreter and the verification of passes",
+    "FC0": "checks of vector operations",
+    "FC1": "checks of vector operations",
+    "FC2": "checks of vector operations",
+    "FC3": "checks of matmul",
+    "FC4": "checks of matmul",
+    "FC5": "checks of matmul",
+    "FC6": "checks of convolution",
+    "FC7": "checks of convolution",
+    "FC8": "checks of convolution",
+    "FC9": "checks of views",
+}
 
 
 @dataclass(frozen=True)
@@ -59,6 +82,14 @@ def find(text: str) -> list[tuple[str, Signature]]:
         if match:
             found.append((signature.consequence, match.start(), match.group(), signature))
     return [(matched, signature) for _, _, matched, signature in sorted(found, key=lambda entry: entry[:2])]
+
+
+def component(code: str) -> str:
+    """The part of PyPTO that raises this code, or ''."""
+    code = code.strip().upper()
+    if not CODE.fullmatch(code):
+        return ""
+    return next((name for start, name in COMPONENTS.items() if code.startswith(start)), "")
 
 
 def table() -> str:

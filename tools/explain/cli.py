@@ -26,6 +26,9 @@ def run(arguments) -> int:
         raise ValueError("explain: takes a code or message, or a log on standard input")
     text = " ".join(arguments.text) if arguments.text else sys.stdin.read()
     found = explain.find(text)
+    if not found and explain.component(text):
+        print(f"{text.strip().upper()}: {explain.component(text)}; the message beside the code says more: explain that")
+        return 0
     if not found:
         print(f"nothing is known about this; the index is {explain.HANDBOOK.name}/DEBUG_GUIDEBOOK.md")
         return 1
