@@ -68,7 +68,7 @@ def cube_tiles(q: int, kv: int, head_dim: int) -> tuple[tuple, tuple]:
     """Cube tiles (cube_qk, cube_pv) of a [q, kv] score tile, as large as the L0 buffers take for 16-bit operands.
 
     A row of scores is never cut: on 0.2.0 the pieces of a cut row have no valid shape until a late pass, so that the
-    tail of a sequence cannot be verified. For the same reason `Tiles.vec_s` has to divide the m of cube_qk.
+    tail of a sequence cannot be verified. For the same reason `vec_s` and `vec_o` of `Tiles` divide m.
     """
     m = divisor(q, 2 * L0_BYTES // (4 * kv))
     k = divisor(head_dim, L0_BYTES // (2 * kv))
@@ -96,7 +96,8 @@ def forward_tiles(q_len: int, kv_len: int, head_dim: int, large: bool = False) -
     kv = next((size for size in SHORT_TILES if kv_len <= size), KV_TILE)
     cube_qk, cube_pv = cube_tiles(q, kv, head_dim)
     vec_s = divisor(cube_qk[0][0], (12800 if large else 8192) // kv, 8)
-    return Tiles(q, kv, vec_s, divisor(q, 160 if large else 64), cube_qk, cube_pv)
+    vec_o = divisor(cube_pv[0][0], 160 if large else 64)
+    return Tiles(q, kv, vec_s, vec_o, cube_qk, cube_pv)
 
 
 class OnlineSoftmax:
@@ -287,6 +288,98 @@ class Place:
     stat_col: object
     q_len: object
     kv_len: object
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Compile-time shape of a problem, and where its (batch, head) pairs lie.
+
+    TND    [tokens, heads, d], sequences packed: batch and lengths are not known here (0)
+    BSH    [batch, length, heads * d]
+    BNSD   [batch, heads, length, d]
+    l and m: [tokens, heads, 1] in TND, else [batch, heads, length, 1].
+    """
+
+    name: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    batch: int = 0
+    q_len: int = 0
+    kv_len: int = 0
+
+    def place(self, b, h, cu_seqlens_q=None, cu_seqlens_kv=None) -> Place:
+        """The place of query head `h` and of the kv head that it reads. TND needs the cumulative lengths."""
+        hkv = kv_head(h, self.heads, self.kv_heads)
+        q_col, kv_col = h * self.head_dim, hkv * self.head_dim
+        if self.name == "TND":
+            q_row, kv_row = cu_seqlens_q[b], cu_seqlens_kv[b]
+            q_len, kv_len = cu_seqlens_q[b + 1] - q_row, cu_seqlens_kv[b + 1] - kv_row
+            return Place(q_row, q_col, kv_row, kv_col, q_row, h, q_len, kv_len)
+        row, lengths = (b * self.heads + h) * self.q_len, (self.q_len, self.kv_len)
+        if self.name == "BNSD":
+            return Place(row, 0, (b * self.kv_heads + hkv) * self.kv_len, 0, row, 0, *lengths)
+        return Place(b * self.q_len, q_col, b * self.kv_len, kv_col, row, 0, *lengths)
+
+    def matrix(self, x):
+        """q, k, v, o or a gradient of them (torch) as the matrix that `place` addresses: a view."""
+        return {"TND": lambda: x.flatten(1), "BSH": lambda: x.flatten(0, 1), "BNSD": lambda: x.flatten(0, 2)}[self.name]()
+
+    def statistic(self, x):
+        """The same for l and m."""
+        return x.flatten(1) if self.name == "TND" else x.flatten(0, 2)
+
+    @staticmethod
+    def of(name: str, q, k, heads: int) -> "Layout":
+        """The layout `name` of these torch tensors."""
+        if name == "TND":
+            return Layout(name, heads, k.shape[1], q.shape[2])
+        if name == "BNSD":
+            return Layout(name, heads, k.shape[1], q.shape[3], q.shape[0], q.shape[2], k.shape[2])
+        head_dim = q.shape[2] // heads
+        return Layout(name, heads, k.shape[2] // head_dim, head_dim, q.shape[0], q.shape[1], k.shape[1])
+
+
+def sparse_band(sparse_mode: int, pre_tokens: int, next_tokens: int) -> Band:
+    """The band of a sparse mode, as torch_npu's fusion attention numbers them.
+
+    0 defaultMask and 1 allMask: no band (their mask comes as a tensor); 2 leftUpCausal; 3 rightDownCausal; 4 band.
+    """
+    if sparse_mode == 2:
+        return Band(after=0)
+    if sparse_mode == 3:
+        return Band(after=0, at_end=True)
+    if sparse_mode == 4:
+        return Band(before=pre_tokens, after=next_tokens, at_end=True)
+    return Band()
+
+
+def plane_shape(x):
+    """(batch, heads) of a torch tensor [batch or 1, heads or 1, q_len, kv_len], for `plane`; None of None."""
+    return None if x is None else tuple(x.shape[:2])
+
+
+def plane(matrix, shape, q_len, tiles: Tiles, convert=lambda tile: tile):
+    """Tiles of such a tensor, given as a matrix: function (b, h) -> function (row, column, valid) -> tile, or None."""
+
+    def of_head(b, h):
+        if shape is None:
+            return None
+        first = ((b if shape[0] > 1 else 0) * shape[1] + (h if shape[1] > 1 else 0)) * q_len
+        return lambda row, column, valid: convert(tail_view(matrix, [tiles.q, tiles.kv], [first + row, column], valid))
+
+    return of_head
+
+
+def dropout_factor(keep_prob: float):
+    """Function from a tile of a dropout mask (UINT8, 1 keeps) to the FP32 factor of the weights: 1 / keep_prob or 0."""
+    return lambda tile: pypto.mul(pypto.cast(pypto.cast(tile, pypto.DT_FP16), pypto.DT_FP32), 1.0 / keep_prob)
+
+
+def longest(cu_seqlens) -> int:
+    """Length of the longest sequence of a torch tensor of cumulative lengths."""
+    bounds = cu_seqlens.tolist()
+    return max(end - start for start, end in zip(bounds, bounds[1:]))
 
 
 def attend(q, k, v, o, l, m, place: Place, head_dim: int, scale: float, band: Band, tiles: Tiles, *,

@@ -2,7 +2,7 @@
 
 import pypto
 
-from ..atoms import Band, Place, attend, edges, forward_tiles, kv_head
+from ..atoms import Band, Layout, attend, edges, forward_tiles, longest
 
 
 @pypto.frontend.jit(
@@ -19,28 +19,21 @@ def kernel(
     o: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
     l: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
     m: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
-    head_dim,
+    layout,
     scale,
     band,
     tiles,
 ):
     pypto.experimental.set_operation_options(combine_axis=True)
-    forward(q, k, v, cu_seqlens_q, cu_seqlens_kv, (upper, lower), o, l, m, head_dim, scale, band, tiles)
+    forward(q, k, v, cu_seqlens_q, cu_seqlens_kv, (upper, lower), o, l, m, layout, scale, band, tiles)
 
 
-def forward(q, k, v, cu_seqlens_q, cu_seqlens_kv, edge_masks, o, l, m, head_dim, scale, band, tiles):
+def forward(q, k, v, cu_seqlens_q, cu_seqlens_kv, edge_masks, o, l, m, layout, scale, band, tiles):
     """The body of the kernel: every (sequence, head) pair, over matrices [tokens, heads * head_dim]."""
-    heads, kv_heads = q.shape[1] // head_dim, k.shape[1] // head_dim
     for b in pypto.loop(cu_seqlens_q.shape[0] - 1, name="LOOP_b", idx_name="b"):
-        q_start, kv_start = cu_seqlens_q[b], cu_seqlens_kv[b]
-        for h in pypto.loop(heads, name="LOOP_h", idx_name="h"):
-            place = Place(
-                q_row=q_start, q_col=h * head_dim,
-                kv_row=kv_start, kv_col=kv_head(h, heads, kv_heads) * head_dim,
-                stat_row=q_start, stat_col=h,
-                q_len=cu_seqlens_q[b + 1] - q_start, kv_len=cu_seqlens_kv[b + 1] - kv_start,
-            )  # fmt: skip
-            attend(q, k, v, o, l, m, place, head_dim, scale, band, tiles, edge_masks=edge_masks)
+        for h in pypto.loop(layout.heads, name="LOOP_h", idx_name="h"):
+            place = layout.place(b, h, cu_seqlens_q, cu_seqlens_kv)
+            attend(q, k, v, o, l, m, place, layout.head_dim, scale, band, tiles, edge_masks=edge_masks)
 
 
 def run(kernel, large, *, q, k, v, cu_seqlens_q, cu_seqlens_kv, causal, scale, o, l, m):
@@ -50,18 +43,13 @@ def run(kernel, large, *, q, k, v, cu_seqlens_q, cu_seqlens_kv, causal, scale, o
     o.zero_(), l.zero_(), m.fill_(-float("inf"))
     if q_len == 0 or kv_len == 0:
         return
+    layout = Layout.of("TND", q, k, q.shape[1])
     band = Band(after=0, at_end=True) if causal else Band()
-    tiles = forward_tiles(q_len, kv_len, q.shape[2], large)
+    tiles = forward_tiles(q_len, kv_len, layout.head_dim, large)
     kernel(
-        *(x.flatten(1) for x in (q, k, v)), cu_seqlens_q, cu_seqlens_kv, *edges(band, tiles, l),
-        *(x.view(x.shape[0], -1) for x in (o, l, m)), q.shape[2], scale, band, tiles,
+        *map(layout.matrix, (q, k, v)), cu_seqlens_q, cu_seqlens_kv, *edges(band, tiles, l),
+        *map(layout.matrix, (o, l, m)), layout, scale, band, tiles,
     )  # fmt: skip
-
-
-def longest(cu_seqlens) -> int:
-    """Length of the longest sequence."""
-    bounds = cu_seqlens.tolist()
-    return max(end - start for start, end in zip(bounds, bounds[1:]))
 
 
 def launch(**tensors):

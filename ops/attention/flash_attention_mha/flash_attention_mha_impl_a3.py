@@ -20,13 +20,13 @@ def kernel(
     o: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
     l: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
     m: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
-    head_dim,
+    layout,
     scale,
     band,
     tiles,
 ):
     pypto.experimental.set_operation_options(combine_axis=True)
-    forward(q, k, v, cu_seqlens_q, cu_seqlens_kv, (upper, lower), o, l, m, head_dim, scale, band, tiles)
+    forward(q, k, v, cu_seqlens_q, cu_seqlens_kv, (upper, lower), o, l, m, layout, scale, band, tiles)
 
 
 def launch(**tensors):

@@ -2,7 +2,8 @@
 
 import pypto
 
-from .flash_attention_score_impl import Extras, forward, run
+from ..atoms import dropout_factor, plane
+from .flash_attention_score_impl import forward, run
 
 
 @pypto.frontend.jit(
@@ -20,7 +21,7 @@ def kernel(
     o: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
     l: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
     m: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    dense,
+    layout,
     scale,
     keep_prob,
     band,
@@ -29,8 +30,9 @@ def kernel(
     keep_shape,
 ):
     pypto.experimental.set_operation_options(combine_axis=True)
-    extras = Extras(bias, bias_shape, keep, keep_shape, keep_prob, dense, tiles)
-    forward(q, k, v, extras, (upper, lower), o, l, m, dense, scale, band, tiles)
+    biases = plane(bias, bias_shape, layout.q_len, tiles)
+    keeps = plane(keep, keep_shape, layout.q_len, tiles, dropout_factor(keep_prob))
+    forward(q, k, v, biases, keeps, (upper, lower), o, l, m, layout, scale, band, tiles)
 
 
 def launch(**tensors):
