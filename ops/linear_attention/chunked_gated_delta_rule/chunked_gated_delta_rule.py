@@ -1,0 +1,73 @@
+"""The gated delta rule, chunked forward pass: the linear attention of Qwen3-Next and Qwen3.5."""
+
+from __future__ import annotations
+
+import torch
+
+from pypto_gym.ops.linear_attention import checks
+from pypto_gym.ops.linear_attention.chunked_gated_delta_rule import chunked_gated_delta_rule_golden as golden
+from pypto_gym.tools.harness import Operator, Output, Work
+
+
+def _work(inputs):
+    """The products of the chunked algorithm: pairs counted once, the triangular inverse as a forward substitution."""
+    q, v, c = inputs["q"], inputs["v"], inputs["chunk_size"]
+    (_, qk_heads, dk), (_, heads, dv) = q.shape, v.shape
+    flops = 0
+    for n in inputs["cu_seqlens"].diff().tolist():
+        for m in [c] * (n // c) + [n % c] * (n % c > 0):
+            pairs, states = 2 * m * m, 2 * m * dk * dv
+            # K K^T and Q K^T once a key head (lower halves); T, W, U, att V'; W S, Q S and the state
+            flops += qk_heads * pairs * dk + heads * (pairs * (m / 6 + dk + 2 * dv) + 3 * states)
+    narrow = (2 * q.numel() + 2 * v.numel()) * q.element_size()
+    wide = 4 * (2 * inputs["g"].numel() + 2 * inputs["initial_state"].numel())
+    return Work(cube_flops=flops, bytes=narrow + wide, dtype=torch.float32)
+
+
+OPERATOR = Operator(
+    file=__file__,
+    summary="gated delta rule, chunked forward (WY form), varlen, GQA, FP32 and BF16",
+    params={
+        "lengths": list[int], "qk_heads": int, "value_heads": int, "key_dim": int, "value_dim": int,
+        "chunk_size": int, "dtype": str, "gate": float | None, "beta": float | None,
+    },  # fmt: skip
+    golden=golden,
+    impls={"general": "chunked_gated_delta_rule_impl", "a3": "chunked_gated_delta_rule_impl_a3"},
+    outputs={name: Output(rtol=2**-7, atol=1e-4, budget=1.5) for name in ("o", "final_state")},
+    work=_work,
+)
+
+
+def chunked_gated_delta_rule(q, k, v, g, beta, initial_state, cu_seqlens, chunk_size=64, impl=None):
+    """S <- exp(g_t) S; S <- S + k_t (beta_t (v_t - k_t^T S))^T; o_t = Dk^-1/2 S^T q_t, with q_t and k_t normalised.
+
+    Source: Yang et al., Gated Delta Networks (arXiv:2412.06464); `torch_chunk_gated_delta_rule` of transformers
+    (models/qwen3_next) computes the same with `use_qk_l2norm_in_kernel`.
+
+    Args:
+        q, k: FP32 or BF16 [T, Hqk, Dk]; Dk and Dv multiples of 16 up to 128. Their L2 norm is taken inside.
+        v: of q's dtype [T, Hv, Dv], Hv a multiple of Hqk.
+        g: FP32 [T, Hv], the logarithm of the decay, at most 0.
+        beta: FP32 [T, Hv].
+        initial_state: FP32 [B, Hv, Dk, Dv].
+        cu_seqlens: INT32 [B + 1], offsets of the sequences from 0 to T. Any lengths, 0 included.
+        chunk_size: 16, 32, 64 or 128 tokens. Changes rounding and speed, nothing else.
+        impl: an implementation's name; default: the record's first.
+
+    Returns:
+        o in q's dtype [T, Hv, Dv], and the final state, FP32 [B, Hv, Dk, Dv].
+
+    Raises:
+        TypeError, ValueError: an argument of another kind; the message names it, what it is and what is taken.
+    """
+    checks.inputs(q, k, v, g, beta, initial_state, cu_seqlens, chunk_size)
+    o, final_state = torch.empty_like(v), torch.empty_like(initial_state)
+    OPERATOR.launch(
+        impl or OPERATOR.default_impl, q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state,
+        cu_seqlens=cu_seqlens, chunk_size=chunk_size, o=o, final_state=final_state,
+    )  # fmt: skip
+    return o, final_state
+
+
+if __name__ == "__main__":
+    raise SystemExit(OPERATOR.main())

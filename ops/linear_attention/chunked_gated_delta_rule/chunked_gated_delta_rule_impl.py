@@ -1,0 +1,195 @@
+"""Chunked gated delta rule, forward pass, for any architecture.
+
+Four steps, of which only the third is serial, and that only within a sequence and head (names as in `reference.chunked`):
+
+    prepare  per chunk            normalise q and k; beta v and the gates copied into padded cells
+    local    per chunk and head   T, U, W;  P = gamma_last I - K_e^T W;  R = K_e^T U;
+                                  query = gamma Q - att W;  base = att U
+    carry    per head, serial     S <- P S + R
+    output   per chunk and head   o = query S + base
+
+P and R leave the serial step one product of [Dk, Dk] and [Dk, Dv] a chunk: V' = U - W S is never formed.
+"""
+
+import functools
+from dataclasses import dataclass, field
+
+import pypto
+
+from ..atoms import (
+    AFTER, STRICT, TRIL, Chunk, block, cells, chunks, constant, constants, copy, inverse, matmul, norm, store,
+)  # fmt: skip
+
+FP32 = pypto.DT_FP32
+DTYPES = {"torch.float32": pypto.DT_FP32, "torch.bfloat16": pypto.DT_BF16}
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """What may differ between targets; compared by identity, so that a kernel is compiled once for each.
+
+    vec_rows     rows of a vector tile of the local and output steps
+    carry_rows   rows of a vector tile of the carry step
+    runtime, passes   options of `pypto.frontend.jit`
+    """
+
+    vec_rows: int = 128
+    carry_rows: int = 64
+    runtime: dict = field(default_factory=lambda: {"stitch_function_max_num": 128})
+    passes: dict = field(default_factory=dict)
+
+
+TUNING = Tuning()
+
+
+def launch(*, q, k, v, g, beta, initial_state, cu_seqlens, chunk_size, o, final_state, tuning=TUNING):
+    """Fills o [T, Hv, Dv] and final_state [B, Hv, Dk, Dv]."""
+    tokens, qk_heads, key_dim = q.shape
+    batch, value_heads, _, value_dim = initial_state.shape
+    shape = Shape(batch, qk_heads, value_heads, key_dim, value_dim, chunk_size, DTYPES[str(q.dtype)])
+    number = cells(tokens, batch, chunk_size)
+    # Zeros: `prepare` writes only the tokens that exist.
+    scratch = [g.new_zeros((number * rows, width)) for rows, width in shape.scratch.values()]
+    _kernel(shape, tuning)(
+        *(x.flatten(1) for x in (q, k, v)), g, beta, initial_state.flatten(0, 2), cu_seqlens,
+        constants(chunk_size, g), g.new_zeros((key_dim, key_dim)).fill_diagonal_(1), g.new_ones((key_dim, chunk_size)),
+        *scratch, o.flatten(1), final_state.flatten(0, 2),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a kernel is compiled for."""
+
+    batch: int
+    qk_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    chunk_size: int
+    dtype: object
+
+    @property
+    def scratch(self):
+        """Name -> rows of a cell and columns of each matrix that one step hands to the next."""
+        size, qk = self.chunk_size, self.qk_heads * self.key_dim
+        heads, key, value = self.value_heads, self.value_heads * self.key_dim, self.value_heads * self.value_dim
+        return {
+            "q_unit": (size, qk), "k_unit": (size, qk), "v_beta": (size, value), "g_pad": (size, heads),
+            "beta_pad": (size, heads), "p": (self.key_dim, key), "r": (self.key_dim, value),
+            "query": (size, key), "base": (size, value), "s": (self.key_dim, value),
+        }  # fmt: skip
+
+    def value_heads_of(self, qk_head):
+        """The value heads that share this query and key head."""
+        group = self.value_heads // self.qk_heads
+        return range(qk_head * group, (qk_head + 1) * group)
+
+
+@functools.lru_cache
+def _kernel(shape, tuning):
+    t, n = pypto.DYNAMIC, pypto.DYNAMIC
+    batch, heads, size, dim, dtype = shape.batch, shape.value_heads, shape.chunk_size, shape.key_dim, shape.dtype
+    qk, key, value = shape.qk_heads * dim, heads * dim, heads * shape.value_dim
+    state = [batch * heads * dim, shape.value_dim]
+
+    @pypto.frontend.jit(runtime_options=tuning.runtime, pass_options=tuning.passes)
+    def chunked_gated_delta_rule(
+        q: pypto.Tensor([t, qk], dtype),
+        k: pypto.Tensor([t, qk], dtype),
+        v: pypto.Tensor([t, value], dtype),
+        g: pypto.Tensor([t, heads], FP32),
+        beta: pypto.Tensor([t, heads], FP32),
+        initial_state: pypto.Tensor(state, FP32),
+        cu_seqlens: pypto.Tensor([batch + 1], pypto.DT_INT32),
+        packed: pypto.Tensor([n, size], FP32),
+        eye: pypto.Tensor([dim, dim], FP32),
+        ones: pypto.Tensor([dim, size], FP32),
+        q_unit: pypto.Tensor([n, qk], FP32),
+        k_unit: pypto.Tensor([n, qk], FP32),
+        v_beta: pypto.Tensor([n, value], FP32),
+        g_pad: pypto.Tensor([n, heads], FP32),
+        beta_pad: pypto.Tensor([n, heads], FP32),
+        p: pypto.Tensor([n, key], FP32),
+        r: pypto.Tensor([n, value], FP32),
+        query: pypto.Tensor([n, key], FP32),
+        base: pypto.Tensor([n, value], FP32),
+        s: pypto.Tensor([n, value], FP32),
+        o: pypto.Tensor([t, value], dtype),
+        final_state: pypto.Tensor(state, FP32),
+    ):
+        for b in pypto.loop(batch, name="prepare_sequence", idx_name="b"):
+            for c in pypto.loop(chunks(cu_seqlens, b, size), name="prepare_chunk", idx_name="c"):
+                _prepare(shape, Chunk(cu_seqlens, b, c, size), q, k, v, g, beta, q_unit, k_unit, v_beta, g_pad, beta_pad)
+        for b in pypto.loop(batch, name="local_sequence", idx_name="b"):
+            for c in pypto.loop(chunks(cu_seqlens, b, size), name="local_chunk", idx_name="c"):
+                _local(shape, tuning, Chunk(cu_seqlens, b, c, size), packed, eye, ones,
+                       q_unit, k_unit, v_beta, g_pad, beta_pad, p, r, query, base)  # fmt: skip
+        for b in pypto.loop(batch, name="carry_sequence", idx_name="b"):
+            for h in pypto.loop(heads, name="carry_head", idx_name="h"):
+                _carry(shape, tuning, cu_seqlens, b, h, initial_state, p, r, s, final_state)
+        for b in pypto.loop(batch, name="output_sequence", idx_name="b"):
+            for c in pypto.loop(chunks(cu_seqlens, b, size), name="output_chunk", idx_name="c"):
+                _output(shape, tuning, Chunk(cu_seqlens, b, c, size), query, base, s, o)
+
+    return chunked_gated_delta_rule
+
+
+def _prepare(shape, chunk, q, k, v, g, beta, q_unit, k_unit, v_beta, g_pad, beta_pad):
+    row, heads, dim, width = chunk.cell * chunk.size, shape.value_heads, shape.key_dim, shape.value_dim
+    pypto.set_vec_tile_shapes(chunk.size, max(dim, width))
+    store(copy(chunk.tokens(g, heads, 0)), g_pad, row, 0)
+    store(copy(chunk.tokens(beta, heads, 0)), beta_pad, row, 0)
+    for h in range(shape.qk_heads):
+        x = chunk.tokens(q, dim, h * dim)
+        store(x / norm(x) * dim**-0.5, q_unit, row, h)
+        x = chunk.tokens(k, dim, h * dim)
+        store(x / norm(x), k_unit, row, h)
+    for h in range(heads):
+        store(chunk.tokens(v, width, h * width) * chunk.tokens(beta, 1, h), v_beta, row, h)
+
+
+def _local(shape, tuning, chunk, packed, eye, ones, q_unit, k_unit, v_beta, g_pad, beta_pad,
+           p_out, r_out, query_out, base_out):  # fmt: skip
+    size, dim, width, row = chunk.size, shape.key_dim, shape.value_dim, chunk.cell * chunk.size
+    tril, strict, after = (constant(packed, which) for which in (TRIL, STRICT, AFTER))
+    pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width, size))
+    for h in range(shape.qk_heads):
+        q, k = block(q_unit, row, size, h, dim), block(k_unit, row, size, h, dim)
+        kk, qk = matmul(k, k, b_trans=True), matmul(q, k, b_trans=True)
+        for j in shape.value_heads_of(h):
+            g, beta = block(g_pad, row, size, j, 1), block(beta_pad, row, size, j, 1)
+            # Sums of gates, never differences of running sums: those cancel after a few gates of -30.
+            decay = matmul(tril, strict * g).exp() * tril
+            gamma, to_end = matmul(tril, g).exp(), matmul(after, g).exp()
+            gamma_last = matmul(ones, g).exp()
+            att = qk * decay
+            t = inverse(kk * decay * strict * beta, packed)
+            w, u = matmul(t, k * (beta * gamma)), matmul(t, block(v_beta, row, size, j, width))
+            k_end = k * to_end
+            store(eye * gamma_last - matmul(k_end, w, a_trans=True), p_out, chunk.cell * dim, j)
+            store(copy(matmul(k_end, u, a_trans=True)), r_out, chunk.cell * dim, j)
+            store(q * gamma - matmul(att, w), query_out, row, j)
+            store(copy(matmul(att, u)), base_out, row, j)
+
+
+def _carry(shape, tuning, cu_seqlens, b, h, initial_state, p, r, s_out, final_state):
+    dim, width = shape.key_dim, shape.value_dim
+    first = Chunk(cu_seqlens, b, 0, shape.chunk_size)
+    pypto.set_vec_tile_shapes(tuning.carry_rows, width)
+    head_row = (b * shape.value_heads + h) * dim
+    s = pypto.tensor([dim, width], FP32, "s")
+    s[:] = copy(pypto.view(initial_state, [dim, width], [head_row, 0]))
+    for i in pypto.loop(chunks(cu_seqlens, b, shape.chunk_size), name="carry_chunk", idx_name="i"):
+        row = (first.cell + i) * dim
+        store(copy(s), s_out, row, h)
+        s[:] = matmul(block(p, row, dim, h, dim), s) + block(r, row, dim, h, width)
+    pypto.assemble(copy(s), [head_row, 0], final_state)
+
+
+def _output(shape, tuning, chunk, query, base, s, o):
+    size, dim, width, row = chunk.size, shape.key_dim, shape.value_dim, chunk.cell * chunk.size
+    pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width))
+    for j in range(shape.value_heads):
+        carried = matmul(block(query, row, size, j, dim), block(s, chunk.cell * dim, dim, j, width))
+        chunk.store(chunk.existing(carried) + chunk.existing(block(base, row, size, j, width)), o, j * width)
