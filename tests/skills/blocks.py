@@ -137,13 +137,11 @@ def _main(folder: str, cost: bool) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.chdir(folder)
-    os.environ |= {"ASCEND_GLOBAL_LOG_LEVEL": "3", "ASCEND_SLOG_PRINT_TO_STDOUT": "1"}  # a failed pass says why only there
-    from pypto_gym.tools import runtime
+    from pypto_gym.tools.harness.backends import child  # noqa: F401  prepares the runtime, where that is not done yet
     from pypto_gym.tools.runtime import sim
 
     code = 0
     try:
-        runtime.prepare()
         sim.use_folder(Path(folder) / "pypto")
         with sim.options(numbers=True, passes=None, cost=cost):
             runpy.run_path(str(Path(folder) / "block.py"), run_name="block")

@@ -18,6 +18,8 @@ from pypto_gym.tools.harness.backends.job import Job
 
 
 if runtime.backend() == "sim":
+    # PyPTO says only in its own log why a pass failed. Its logger reads these once, when it is loaded.
+    os.environ.update(ASCEND_GLOBAL_LOG_LEVEL="3", ASCEND_SLOG_PRINT_TO_STDOUT="1")
     runtime.prepare()
 
 
@@ -65,7 +67,6 @@ def _sim(job: Job):
     from pypto_gym.tools.runtime import sim
 
     sim.use_folder(Path(job.folder) / "pypto")
-    os.environ.update(ASCEND_GLOBAL_LOG_LEVEL="3", ASCEND_SLOG_PRINT_TO_STDOUT="1")  # reasons of failed passes: to the log
     operator, tensors = _load(job)
     with sim.options(numbers=job.numbers, passes=None, cost=job.cost):
         operator.launch(job.impl, **tensors)
