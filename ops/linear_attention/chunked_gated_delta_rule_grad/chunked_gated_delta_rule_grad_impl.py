@@ -11,7 +11,7 @@ P, R and M leave the serial step two products of [Dk, Dk] and [Dk, Dv] a chunk.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pypto
 
@@ -22,19 +22,21 @@ from ..atoms import (
 FP32 = pypto.DT_FP32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tuning:
-    """What may differ between targets.
+    """What may differ between targets; compared by identity, so that a kernel is compiled once for each.
 
-    vec_rows     rows of a vector tile of the local and gradients steps
+    vec_rows     rows of a vector tile of the local step, and of the gradients step up to the last products
+    final_rows   rows of a vector tile after them: half of it, as eleven tiles are in flight there, and UB has 184 KB
     carry_rows   rows of a vector tile of the carry step
-    runtime, passes   options of `pypto.frontend.jit`, as pairs
+    runtime, passes   options of `pypto.frontend.jit`
     """
 
     vec_rows: int = 128
+    final_rows: int = 32
     carry_rows: int = 64
-    runtime: tuple = (("stitch_function_max_num", 128),)
-    passes: tuple = ()
+    runtime: dict = field(default_factory=lambda: {"stitch_function_max_num": 128})
+    passes: dict = field(default_factory=dict)
 
 
 TUNING = Tuning()
@@ -100,7 +102,7 @@ def _kernel(shape, tuning):
     qk, key, value = shape.qk_heads * dim, heads * dim, heads * shape.value_dim
     state = [batch * heads * dim, shape.value_dim]
 
-    @pypto.frontend.jit(runtime_options=dict(tuning.runtime), pass_options=dict(tuning.passes))
+    @pypto.frontend.jit(runtime_options=tuning.runtime, pass_options=tuning.passes)
     def chunked_gated_delta_rule_grad(
         q: pypto.Tensor([t, qk], dtype),
         k: pypto.Tensor([t, qk], dtype),
@@ -198,9 +200,9 @@ def _local(shape, tuning, chunk, packed, eye, ones, q_unit, k_unit, v_beta, do_p
             m = matmul(q * gamma - matmul(att, w), block(do_pad, row, size, j, width), a_trans=True)
             for x, out in ((gamma, gamma_out), (to_end, to_end_out), (w, w_out), (u, u_out), (t, inverse_out),
                            (att, att_out), (decay, decay_out)):  # fmt: skip
-                store(copy(x), out, row, j)
+                store(x, out, row, j)
             for x, out in ((p, p_out), (r, r_out), (m, m_out)):
-                store(copy(x), out, chunk.cell * dim, j)
+                store(x, out, chunk.cell * dim, j)
 
 
 def _carry(shape, tuning, cu_seqlens, b, h, initial_state, d_final_state, p, r, m, s_out, d_next_out, dinitial_state):
@@ -228,11 +230,11 @@ def _gradients(shape, tuning, chunk, packed, ones, q_raw, k_raw, v_raw, q_unit, 
     size, dim, width = chunk.size, shape.key_dim, shape.value_dim
     row, state_row = chunk.cell * size, chunk.state * dim
     triu, strict = constant(packed, TRIU), constant(packed, STRICT)
-    pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width, size))
     for h in range(shape.qk_heads):
         q, k = block(q_unit, row, size, h, dim), block(k_unit, row, size, h, dim)
         dq_sum = dk_sum = None
         for j in shape.value_heads_of(h):
+            pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width, size))
             beta, gamma, to_end = (block(x, row, size, j, 1) for x in (beta_pad, gamma_in, to_end_in))
             t, att, decay = (block(x, row, size, j, size) for x in (inverse_in, att_in, decay_in))
             do, u, w = block(do_pad, row, size, j, width), block(u_in, row, size, j, width), block(w_in, row, size, j, dim)
@@ -256,6 +258,7 @@ def _gradients(shape, tuning, chunk, packed, ones, q_raw, k_raw, v_raw, q_unit, 
                 return chunk.existing(matmul(*operands, **transposed))
 
             dv_beta_ = chunk.existing(dv_beta)
+            pypto.set_vec_tile_shapes(tuning.final_rows, max(dim, width, size))
             y = product(b, k) - product(dv_beta, s, b_trans=True) * gamma
             z = (product(b, k_beta, a_trans=True) + product(c, q, a_trans=True)
                  + product(v_new, d_next, b_trans=True) * to_end)  # fmt: skip

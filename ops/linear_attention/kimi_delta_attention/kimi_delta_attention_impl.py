@@ -13,7 +13,7 @@ q and k instead of one [C, C] factor of their product.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pypto
 
@@ -26,19 +26,19 @@ FP32 = pypto.DT_FP32
 DTYPES = {"torch.float32": pypto.DT_FP32, "torch.bfloat16": pypto.DT_BF16}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tuning:
-    """What may differ between targets.
+    """What may differ between targets; compared by identity, so that a kernel is compiled once for each.
 
     vec_rows     rows of a vector tile of the local and output steps
     carry_rows   rows of a vector tile of the carry step
-    runtime, passes   options of `pypto.frontend.jit`, as pairs
+    runtime, passes   options of `pypto.frontend.jit`
     """
 
     vec_rows: int = 128
     carry_rows: int = 64
-    runtime: tuple = (("stitch_function_max_num", 128),)
-    passes: tuple = ()
+    runtime: dict = field(default_factory=lambda: {"stitch_function_max_num": 128})
+    passes: dict = field(default_factory=dict)
 
 
 TUNING = Tuning()
@@ -111,7 +111,7 @@ def _kernel(shape, tuning):
     qk, key, value = shape.qk_heads * dim, heads * dim, heads * shape.value_dim
     state = [batch * heads * dim, shape.value_dim]
 
-    @pypto.frontend.jit(runtime_options=dict(tuning.runtime), pass_options=dict(tuning.passes))
+    @pypto.frontend.jit(runtime_options=tuning.runtime, pass_options=tuning.passes)
     def kimi_delta_attention(
         q: pypto.Tensor([t, qk], dtype),
         k: pypto.Tensor([t, qk], dtype),
