@@ -54,3 +54,25 @@ def test_more_than_three_need_all(capsys):
     assert "--all shows them" in capsys.readouterr().out
     assert cli.main(["explain", "F21004", "--all"]) == 0
     assert "--all" not in capsys.readouterr().out
+
+
+def test_a_failed_case_is_explained_by_its_cause_alone():
+    noise = "[ERROR][VERIFY]:ErrCode: FB4001! tensor_graph Verify for 2 data view list index 1 result FAILED\n"
+    assert explain.likeliest("o: contract: 3 of 100 elements are further from the golden", noise) is None
+    lost = noise + "setStorage: sizes [16, 64], strides [64, 1] are out of bounds for storage of size 6144\n"
+    known = explain.likeliest("compiler pass InferDynShape: 1 EXCEPTION of 4 compared results", lost)
+    assert "valid shape was lost" in known.cause
+    assert "tile shape" in explain.likeliest("the kernel was refused: op [ADD]tile shape not set", noise).cause
+
+
+def test_a_failed_case_says_what_is_known(sample):
+    from pypto_gym.tools.harness import cases, report
+    from pypto_gym.tools.harness.runner import Settings, run_case
+    from rich.console import Console
+
+    result = run_case(sample, cases.find(sample, "R64"), "refused", Settings(backend="sim"))
+    console = Console(record=True, width=200)
+    report.show(console, result, sample)
+    text = console.export_text()
+    assert "cause: An operation before any tile shape was set." in text
+    assert "page:  cannbot-skills/ops/pypto-general-debug/tile-shapes.md" in text

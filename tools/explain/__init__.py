@@ -84,6 +84,11 @@ def find(text: str) -> list[tuple[str, Signature]]:
     return [(matched, signature) for _, _, matched, signature in sorted(found, key=lambda entry: entry[:2])]
 
 
+def likeliest(reason: str, log: str = "") -> Signature | None:
+    """The one signature to show for a failed case: by its reason and its log. A mere consequence only when it is the reason."""
+    return next((s for _, s in find(f"{log}\n{reason}") if not s.consequence or re.search(s.text, reason)), None)
+
+
 def component(code: str) -> str:
     """The part of PyPTO that raises this code, or ''."""
     code = code.strip().upper()

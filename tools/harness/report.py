@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pypto_gym.tools import explain
 from pypto_gym.tools.harness.records import Operator
 from pypto_gym.tools.harness.runner import CaseResult
 
@@ -41,6 +42,9 @@ def show(console: Console, result: CaseResult, operator: Operator) -> None:
                 at = f"worst element {list(verdict.worst_index)}, worst tile {span(verdict.worst_tile)}"
                 looks = f"; looks like: {verdict.diagnosis}" if verdict.diagnosis else ""
                 console.print(f"  {verdict.name}: {escape(at + looks)}", highlight=False, soft_wrap=True)
+        known = explain.likeliest(result.reason, result.run.log)
+        for line in known.show().splitlines() if known else []:
+            console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
         console.print(f"  again: {result.replay}", highlight=False, soft_wrap=True)
 
 
