@@ -70,12 +70,12 @@ def cube_tiles(q: int, kv: int, head_dim: int) -> tuple[tuple, tuple]:
     A row of scores is never cut: on 0.2.0 the pieces of a cut row have no valid shape until a late pass, so that the
     tail of a sequence cannot be verified. For the same reason `vec_s` and `vec_o` of `Tiles` divide m.
     """
-    m = divisor(q, 2 * L0_BYTES // (4 * kv))
-    k = divisor(head_dim, L0_BYTES // (2 * kv))
-    cube_qk = ([m, q], [k, head_dim], [kv, kv])
-    m = divisor(q, 2 * L0_BYTES // (4 * head_dim))
-    k = divisor(kv, L0_BYTES // (2 * max(m, head_dim)))
-    return cube_qk, ([m, q], [k, kv], [head_dim, head_dim])
+
+    def tile(m, k, n):
+        m_tile = divisor(m, 2 * L0_BYTES // (4 * n))
+        return [m_tile, m], [divisor(k, L0_BYTES // (2 * max(m_tile, n))), k], [n, n]
+
+    return tile(q, head_dim, kv), tile(q, kv, head_dim)
 
 
 def divisor(size: int, limit: int, step: int = 16) -> int:
