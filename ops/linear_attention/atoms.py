@@ -119,13 +119,11 @@ def norm(x):
 def inverse(a, packed):
     """(I + a)^-1 of a strictly lower triangular a [C, C], by block doubling.
 
-    With X the inverse of the diagonal blocks of size b, and a_b the part of `a` that joins two of them, X - X a_b X is
-    the inverse of the diagonal blocks of size 2b. Every intermediate is a block of the result. (Neumann doubling,
+    With X the inverse of the diagonal blocks of size b, X - X a X, where it joins two of these blocks, is the inverse of
+    the diagonal blocks of size 2b. Every intermediate that is kept is a block of the result. (Neumann doubling,
     (I - a)(I + a^2)(I + a^4)…, needs as many products, and overflows to 1e10 on correlated keys with beta near 1.)
     """
-    sizes = level_sizes(packed.shape[1])
     x = constant(packed, EYE) - a * constant(packed, LEVELS)
-    for level in range(1, len(sizes)):
-        joint = a * constant(packed, LEVELS + level)
-        x = x - matmul(matmul(x, joint), x)
+    for level in range(1, len(level_sizes(packed.shape[1]))):
+        x = x - matmul(matmul(x, a), x) * constant(packed, LEVELS + level)
     return x

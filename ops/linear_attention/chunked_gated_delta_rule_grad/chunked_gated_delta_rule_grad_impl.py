@@ -212,15 +212,17 @@ def _carry(shape, tuning, cu_seqlens, b, h, initial_state, d_final_state, p, r, 
     pypto.set_vec_tile_shapes(tuning.carry_rows, width)
     head_row = (b * shape.value_heads + h) * dim
     s, d = pypto.tensor([dim, width], FP32, "s"), pypto.tensor([dim, width], FP32, "d")
-    s[:] = copy(pypto.view(initial_state, [dim, width], [head_row, 0]))
     d[:] = copy(pypto.view(d_final_state, [dim, width], [head_row, 0]))
+    s_new = copy(pypto.view(initial_state, [dim, width], [head_row, 0]))
+    store(s_new, s_out, first.state * dim, h)
+    s[:] = s_new
     for i in pypto.loop(n, name="carry_chunk", idx_name="i"):
         forward, backward = (first.cell + i) * dim, (first.cell + n - 1 - i) * dim
-        store(copy(s), s_out, (first.state + i) * dim, h)
         store(copy(d), d_next_out, backward, h)
-        s[:] = matmul(block(p, forward, dim, h, dim), s) + block(r, forward, dim, h, width)
+        s_new = matmul(block(p, forward, dim, h, dim), s) + block(r, forward, dim, h, width)
+        store(s_new, s_out, (first.state + i + 1) * dim, h)
+        s[:] = s_new
         d[:] = matmul(block(p, backward, dim, h, dim), d, a_trans=True) + block(m, backward, dim, h, width)
-    store(copy(s), s_out, (first.state + n) * dim, h)
     pypto.assemble(copy(d), [head_row, 0], dinitial_state)
 
 
