@@ -12,6 +12,7 @@ from typing import Callable
 
 import torch
 
+from pypto_gym.ops.attention.flash_attention_mha_grad import flash_attention_mha_grad_golden as attention
 from pypto_gym.tools.harness.records import Output
 
 FAULTS = ("bf16_accumulator", "mask", "truncating_cast")
@@ -135,64 +136,27 @@ def _rms_norm_kernel(x, weight, fault=None):
     return {"y": x * (1 / (mean + EPS).sqrt()) * weight.float()}
 
 
-# Attention backward, packed sequences: q, do [total_q, heads, dim]; k, v [total_kv, heads, dim]; o and the row statistics
-# come from the forward pass. P and dS become BF16 before they are multiplied.
+# Attention backward: the operator's own inputs, golden and truth
 
 
 def _attention_inputs(gen, q_lens, kv_lens, heads, dim):
-    def draw(tokens):
-        return torch.randn(tokens, heads, dim, generator=gen).bfloat16()
-
-    q, do, k, v = draw(sum(q_lens)), draw(sum(q_lens)), draw(sum(kv_lens)), draw(sum(kv_lens))
-    o, m, l = torch.empty_like(q), *(torch.empty(sum(q_lens), heads, 1) for _ in range(2))
-    for sq, skv, h in _sequences(q_lens, kv_lens, heads):
-        s = q[sq, h].float() @ k[skv, h].float().T / dim**0.5
-        m[sq, h] = s.amax(-1, keepdim=True)
-        e = torch.exp(s - m[sq, h])
-        l[sq, h] = e.sum(-1, keepdim=True)
-        o[sq, h] = (e / l[sq, h] @ v[skv, h].float()).bfloat16()
-    return {"q": q, "k": k, "v": v, "o": o, "do": do, "m": m, "l": l, "q_lens": q_lens, "kv_lens": kv_lens}
+    return attention.make_inputs({"q_lens": q_lens, "kv_lens": kv_lens, "heads": heads, "head_dim": dim}, gen)
 
 
-def _sequences(q_lens, kv_lens, heads):
-    start_q = start_kv = 0
-    for n_q, n_kv in zip(q_lens, kv_lens):
-        for h in range(heads):
-            yield slice(start_q, start_q + n_q), slice(start_kv, start_kv + n_kv), h
-        start_q, start_kv = start_q + n_q, start_kv + n_kv
-
-
-def _attention(q, k, v, o, do, m, l, q_lens, kv_lens, matmul, cast, dtype, drop_last=0):
-    dq, dk, dv = (torch.zeros(x.shape, dtype=dtype) for x in (q, k, v))
-    heads, dim = q.shape[1:]
-    for sq, skv, h in _sequences(q_lens, kv_lens, heads):
-        skv = slice(skv.start, skv.stop - drop_last)
-        qh, oh, doh = (x[sq, h].to(dtype) for x in (q, o, do))
-        kh, vh = k[skv, h].to(dtype), v[skv, h].to(dtype)
-        p = torch.exp(matmul(qh, kh.T) / dim**0.5 - m[sq, h].to(dtype)) / l[sq, h].to(dtype)
-        ds = cast(p * (matmul(doh, vh.T) - (doh * oh).sum(-1, keepdim=True)))
-        dv[skv, h] = matmul(cast(p).T, doh)
-        dq[sq, h] = matmul(ds, kh) / dim**0.5
-        dk[skv, h] = matmul(ds.T, qh) / dim**0.5
-    return {"dq": dq, "dk": dk, "dv": dv}
-
-
-def _attention_golden(**inputs):
-    return _attention(**inputs, matmul=torch.matmul, cast=lambda x: x.bfloat16().float(), dtype=torch.float32)
-
-
-def _attention_truth(**inputs):
-    return _attention(**inputs, matmul=torch.matmul, cast=lambda x: x, dtype=torch.float64)
-
-
-def _attention_kernel(fault=None, **inputs):
-    return _attention(
-        **inputs,
-        matmul=lambda a, b: _matmul(a, b, fault),
-        cast=lambda x: _bf16(x, fault),
-        dtype=torch.float32,
-        drop_last=int(fault == "mask"),
-    )
+def _attention_kernel(q, k, v, o, do, l, m, cu_seqlens_q, cu_seqlens_kv, fault=None):
+    dq, dk, dv = (torch.zeros(x.shape) for x in (q, k, v))
+    scale = q.shape[-1] ** -0.5
+    for rows, columns in attention.sequences(cu_seqlens_q, cu_seqlens_kv):
+        columns = slice(columns.start, columns.stop - (fault == "mask"))
+        for head in range(q.shape[1]):
+            q_h, o_h, do_h = (x[rows, head].float() for x in (q, o, do))
+            k_h, v_h = k[columns, head].float(), v[columns, head].float()
+            p = torch.exp(_matmul(q_h, k_h.T, fault) * scale - m[rows, head]) / l[rows, head]
+            ds = _bf16(p * (_matmul(do_h, v_h.T, fault) - (do_h * o_h).sum(-1, keepdim=True)), fault)
+            dv[columns, head] = _matmul(_bf16(p, fault).T, do_h, fault)
+            dq[rows, head] = _matmul(ds, k_h, fault) * scale
+            dk[columns, head] = _matmul(ds.T, q_h, fault) * scale
+    return {"dq": dq.flatten(1), "dk": dk.flatten(1), "dv": dv.flatten(1)}
 
 
 EXAMPLES = {
@@ -207,15 +171,15 @@ EXAMPLES = {
     ),
     "attention_backward": Example(
         _attention_inputs,
-        _attention_golden,
-        _attention_truth,
+        attention.golden,
+        attention.truth,
         _attention_kernel,
         ([40, 25], [40, 33], 2, 32),
         ([128, 200], [150, 128], 2, 64),
         Output(
             budget=1.5,
             flips=1e-4,
-            flips_why="P or dS rounds to the other side in at most 2 of 35584 elements, in 2 of 20 seeds",
+            flips_why="P or dS rounds to the other side: at most 3 of 35584 elements of dv, in 2 of 20 seeds",
         ),
     ),
 }
