@@ -8,10 +8,6 @@ from pypto_gym.ops.attention import checks, paging
 from pypto_gym.ops.attention.scatter_pa_kv_cache import scatter_pa_kv_cache_golden as golden
 from pypto_gym.tools.harness import Executions, Operator, Output, Work
 
-MANY = 256
-"""Tokens from which the merged kernel is the faster one; see DESIGN.md."""
-
-
 def _executions(inputs, impl):
     k, v = inputs["k"], inputs["v"]
     rows = {"general": 8, "a3": 32}[impl]
@@ -38,7 +34,7 @@ def scatter_pa_kv_cache(k, v, slot_mapping, k_cache, v_cache, impl=None):
         slot_mapping: INT32 [tokens], each slot at most once, 0 to blocks * block_size - 1.
         k_cache, v_cache: BF16 [blocks, block_size, kv_heads, head_dim], changed in place; block_size a power of two
             from 16 to 1024.
-        impl: "general" or "a3"; default: general below 256 tokens, a3 from there.
+        impl: "general" or "a3"; default: a3.
 
     Raises:
         TypeError, ValueError: an argument of another kind; a slot outside the cache, or given twice. The slots are read
@@ -56,8 +52,7 @@ def scatter_pa_kv_cache(k, v, slot_mapping, k_cache, v_cache, impl=None):
     paging.row_width(k_cache)
     paging.slots(slot_mapping, len(k), k_cache, k.device)
     if len(k):
-        impl = impl or ("a3" if len(k) >= MANY else "general")
-        OPERATOR.launch(impl, k=k, v=v, slot_mapping=slot_mapping, k_cache=k_cache, v_cache=v_cache)
+        OPERATOR.launch(impl or "a3", k=k, v=v, slot_mapping=slot_mapping, k_cache=k_cache, v_cache=v_cache)
 
 
 if __name__ == "__main__":

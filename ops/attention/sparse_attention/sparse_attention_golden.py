@@ -6,7 +6,7 @@ import torch
 
 from pypto_gym.ops.attention import reference
 
-TILE = 512
+TILE = 1024
 """Keys that the kernels look at in one step. Weights are rounded relative to the maximum of a step, so it matters."""
 
 

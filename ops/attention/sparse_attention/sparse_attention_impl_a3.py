@@ -7,7 +7,7 @@ from .sparse_attention_tile import sparse_attention
 
 @pypto.frontend.jit(
     runtime_options={"stitch_function_max_num": 128},
-    pass_options={"cube_l1_reuse_setting": {-1: 4}},
+    pass_options={"cube_l1_reuse_setting": {-1: 8}, "vec_nbuffer_setting": {-1: 4}},
 )
 def sparse_attention_a3_kernel(
     q: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),

@@ -5,7 +5,7 @@ from pypto.experimental import gather_in_l1
 
 from ..atoms import merge, partial_attention
 
-TILE = 512
+TILE = 1024
 """Keys of one step."""
 ONE_PAGE = 2**30
 """Page size for `gather_in_l1`: it reads rows through a page table, and here all rows lie in page 0."""
@@ -42,7 +42,7 @@ def sparse_attention(q, k, v, rows, counts, table, o, l, m, *, group, scale):
             k_tile = gathered(k, names, pages, True)
             scores = pypto.matmul(q_tile, k_tile, pypto.DT_FP32, b_trans=True)
             scores = pypto.view(scores, [group, tile], [0, 0], valid_shape=[group, keys])
-            cube_pv = cube_rows, [side, side], deep
+            cube_pv = cube_rows, [side, side * min(4, -(-tile // side))], deep
             pypto.set_cube_tile_shapes(*cube_pv)
             v_tile = gathered(v, names, pages, False)
             v_tile = pypto.view(v_tile, [tile, head_dim], [0, 0], valid_shape=[keys, head_dim])
