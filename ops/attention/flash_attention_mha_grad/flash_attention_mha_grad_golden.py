@@ -13,7 +13,7 @@ import torch
 def make_inputs(case, generator):
     """Arguments of `launch`. o, l and m come from a forward pass over q, k, v, as the backward pass gets them.
 
-    A query row of a sequence without keys has o = 0, m = 0 and l = 1.
+    A query row of a sequence without keys has o = 0, m = -inf and l = 0.
     """
     q_lens, kv_lens, heads, head_dim = case["q_lens"], case["kv_lens"], case["heads"], case["head_dim"]
 
@@ -23,7 +23,7 @@ def make_inputs(case, generator):
     q, do = normal(sum(q_lens)), normal(sum(q_lens))
     k, v = normal(sum(kv_lens)), normal(sum(kv_lens))
     o = torch.zeros_like(q)
-    l, m = torch.ones(sum(q_lens), heads, 1), torch.zeros(sum(q_lens), heads, 1)
+    l, m = torch.zeros(sum(q_lens), heads, 1), torch.full((sum(q_lens), heads, 1), -torch.inf)
     cu_seqlens_q, cu_seqlens_kv = cumulative(q_lens), cumulative(kv_lens)
     for rows, columns in sequences(cu_seqlens_q, cu_seqlens_kv):
         for head in range(heads):
@@ -50,6 +50,11 @@ def golden(*, q, k, v, o, do, l, m, cu_seqlens_q, cu_seqlens_kv, drop=None):
         return ds @ k * scale, ds.T @ q * scale, p.T @ do
 
     return _by_head(gradients, cu_seqlens_q, cu_seqlens_kv, torch.float32, q, k, v, o, do, l, m)
+
+
+def output_shapes(*, q, k, **_):
+    """Shape and dtype of each output."""
+    return {name: ((x.shape[0], x.shape[1] * x.shape[2]), torch.float32) for name, x in (("dq", q), ("dk", k), ("dv", k))}
 
 
 def truth(*, q, k, v, o, do, l, m, cu_seqlens_q, cu_seqlens_kv):

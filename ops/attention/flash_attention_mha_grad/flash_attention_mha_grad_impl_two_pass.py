@@ -9,8 +9,8 @@ import pypto
 from .flash_attention_mha_grad_tile import SIZES, Matrices, TilePair, choose, flatten, softmax_gradient, square
 
 
-TILES = {head_dim: tuple(square(size, head_dim) for size in SIZES) for head_dim in (32, 64, 96, 128, 256)}
-"""By head_dim, smaller tiles first."""
+TILES = {head_dim: {size: square(size, head_dim) for size in SIZES} for head_dim in (32, 64, 96, 128, 256)}
+"""By head_dim and size."""
 
 
 @pypto.frontend.jit(

@@ -40,7 +40,7 @@ def square(size: int, head_dim: int) -> Tiles:
     """Tiles of `size` query rows by `size` keys that fit the buffers of Atlas A2 and A3.
 
     S takes all `size` keys in one cube tile: a tile that lies wholly beyond the last key has no valid shape in 0.2.0.
-    32 rows of scores are 40 KB at 320 keys; the softmax gradient holds three such tiles and half-size copies in 184 KB.
+    UB has 184 KB: three FP32 tiles of 32 x 320 scores, or of 160 x 96 gradients, are 120 and 180 KB.
     """
     rows = {64: 64, 128: 128, 320: 160}[size]
     score_k = head_dim if size * head_dim <= 32768 else 64  # L0B: 64 KB hold 32768 BF16
@@ -48,15 +48,21 @@ def square(size: int, head_dim: int) -> Tiles:
     product_rows = rows if rows * head_dim <= 32768 else 64  # L0C: 128 KB hold 32768 FP32
     product = ([product_rows, product_rows], [product_k, size], [head_dim, head_dim])
     return Tiles(
-        q=size, kv=size, vec_s=(32, size), vec_d=(64 if head_dim > 128 else rows, head_dim),
+        q=size, kv=size, vec_s=(32, size), vec_d=(rows if rows * head_dim <= 15360 else 32, head_dim),
         cube_s=([64, 64], [score_k, head_dim], [size, size]), cube_dq=product, cube_dkv=product,
     )  # fmt: skip
 
 
+def fitting(sizes, lengths) -> int:
+    """The smallest of `sizes` (rising) that holds the longest of these (q_len, kv_len) whole; else the largest."""
+    longest = max(map(max, lengths))
+    return next((size for size in sizes if longest <= size), sizes[-1])
+
+
 def choose(table, cu_seqlens_q, cu_seqlens_kv) -> Tiles:
-    """The smallest tiles of `table` (ordered) that hold the longest sequence whole; else the largest."""
-    longest = max(b - a for x in (cu_seqlens_q.tolist(), cu_seqlens_kv.tolist()) for a, b in zip(x, x[1:]))
-    return next((tiles for tiles in table if longest <= min(tiles.q, tiles.kv)), table[-1])
+    """The tiles of `table` (by size) for these sequences."""
+    q, kv = cu_seqlens_q.tolist(), cu_seqlens_kv.tolist()
+    return table[fitting(SIZES, [(q[i + 1] - q[i], kv[i + 1] - kv[i]) for i in range(len(q) - 1)])]
 
 
 def flatten(x):
