@@ -161,13 +161,13 @@ def _attention_kernel(q, k, v, o, do, l, m, cu_seqlens_q, cu_seqlens_kv, fault=N
 
 EXAMPLES = {
     "softmax": Example(
-        _softmax_inputs, _softmax_golden, _softmax_truth, _softmax_kernel, (70, 100), (256, 1024), Output(budget=1.1)
+        _softmax_inputs, _softmax_golden, _softmax_truth, _softmax_kernel, (70, 100), (64, 1024), Output(budget=1.1)
     ),
     "matmul": Example(
-        _matmul_inputs, _matmul_golden, _matmul_truth, _matmul_kernel, (70, 72, 100), (256, 1024, 256), Output(budget=1.5)
+        _matmul_inputs, _matmul_golden, _matmul_truth, _matmul_kernel, (70, 72, 100), (128, 1024, 128), Output(budget=1.5)
     ),
     "rms_norm": Example(
-        _rms_norm_inputs, _rms_norm_golden, _rms_norm_truth, _rms_norm_kernel, (70, 96), (256, 2048), Output(budget=1.1)
+        _rms_norm_inputs, _rms_norm_golden, _rms_norm_truth, _rms_norm_kernel, (70, 96), (64, 2048), Output(budget=1.1)
     ),
     "attention_backward": Example(
         _attention_inputs,

@@ -14,6 +14,8 @@ from pypto_gym.tools.harness.records import Output
 
 from .goldens import EXAMPLES
 
+torch.set_num_threads(1)  # many small operations: threads would only wait for each other
+
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
 SPEC = Output(budget=1.1)
 

@@ -10,6 +10,8 @@ from pypto_gym.tools.harness.compare import compare
 
 from .goldens import EXAMPLES, truncated
 
+torch.set_num_threads(1)  # many small operations: threads would only wait for each other
+
 STORES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
