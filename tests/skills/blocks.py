@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import ctypes
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -26,7 +27,6 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-PRELUDE = "import pypto, torch\n"
 KINDS = ("run", "fails", "fragment", "npu")
 
 
@@ -53,7 +53,7 @@ class Block:
 
     @property
     def names(self) -> list[str]:
-        """Dotted names below `pypto` that the block uses."""
+        """Dotted names below `pypto` that the block uses, and what they begin with."""
         found = set()
         for node in ast.walk(ast.parse(self.source)):
             parts: list[str] = []
@@ -98,8 +98,7 @@ def execute(block: Block, timeout: float = 120) -> tuple[int, str]:
     with tempfile.TemporaryDirectory(prefix="pypto-gym-block-") as name:
         folder = Path(name)
         source = folder / "block.py"
-        # The same line numbers as in the page.
-        source.write_text("\n" * (block.line - 1) + PRELUDE + block.source)
+        source.write_text("\n" * block.line + block.source)  # the same line numbers as in the page
         child = multiprocessing.get_context("forkserver").Process(target=_main, args=(str(folder), block.cost))
         child.start()
         child.join(timeout)
@@ -144,7 +143,8 @@ def _main(folder: str, cost: bool) -> None:
     try:
         sim.use_folder(Path(folder) / "pypto")
         with sim.options(numbers=True, passes=None, cost=cost):
-            runpy.run_path(str(Path(folder) / "block.py"), run_name="block")
+            given = {"pypto": importlib.import_module("pypto"), "torch": importlib.import_module("torch")}
+            runpy.run_path(str(Path(folder) / "block.py"), given, run_name="block")
     except BaseException:
         traceback.print_exc()
         code = 1
