@@ -14,8 +14,8 @@ import pypto
 EPS = 1e-6  # under the root of the L2 norm, as in `reference.l2norm`
 CHUNK_SIZES = (16, 32, 64, 128)
 
-TRIL, STRICT, TRIU, AFTER, EYE, LEVELS = range(6)
-"""Blocks of `constants`: j <= i, j < i, j >= i, j > i, j == i; then one a level of `inverse`."""
+TRIL, AFTER, STRICT, TRIU, EYE, LEVELS = range(6)
+"""Blocks of `constants`: j <= i, j > i, j < i, j >= i, j == i; then one a level of `inverse`."""
 
 
 def constants(chunk_size, like):
@@ -28,7 +28,7 @@ def constants(chunk_size, like):
         raise ValueError(f"chunk_size: got {chunk_size}, takes one of {', '.join(map(str, CHUNK_SIZES))}")
     ones = like.new_ones((chunk_size, chunk_size)).float()
     i, j = ones.cumsum(0) - 1, ones.cumsum(1) - 1
-    blocks = [j <= i, j < i, j >= i, j > i, j == i]
+    blocks = [j <= i, j > i, j < i, j >= i, j == i]
     for b in level_sizes(chunk_size):
         blocks.append((i // b % 2 == 1) & (i // b - 1 == j // b))
     packed = ones.new_empty((len(blocks) * chunk_size, chunk_size))
@@ -117,7 +117,7 @@ def norm(x):
 
 
 def inverse(a, packed):
-    """(I + a)^-1 of a strictly lower triangular a [C, C], by block doubling.
+    """(I + L)^-1, where L is the strictly lower triangle of a [C, C], by block doubling. What else `a` holds does not count.
 
     With X the inverse of the diagonal blocks of size b, X - X a X, where it joins two of these blocks, is the inverse of
     the diagonal blocks of size 2b. Every intermediate that is kept is a block of the result. (Neumann doubling,

@@ -35,7 +35,7 @@ OPERATOR = Operator(
         "chunk_size": int, "dtype": str, "gate": float | None, "beta": float | None,
     },  # fmt: skip
     golden=golden,
-    impls={"general": "chunked_gated_delta_rule_grad_impl"},
+    impls={"general": "chunked_gated_delta_rule_grad_impl", "a3": "chunked_gated_delta_rule_grad_impl_a3"},
     outputs={
         name: Output(rtol=2**-7, atol=1e-4, budget=1.5) for name in ("dq", "dk", "dv", "dg", "dbeta", "dinitial_state")
     },

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import pypto
 
 from ..atoms import (
-    AFTER, STRICT, TRIL, TRIU, Chunk, block, cells, chunks, constant, constants, copy, inverse, matmul, norm, store,
+    STRICT, TRIL, TRIU, Chunk, block, cells, chunks, constant, constants, copy, inverse, matmul, norm, store,
 )  # fmt: skip
 
 FP32 = pypto.DT_FP32
@@ -33,7 +33,7 @@ class Tuning:
     """
 
     vec_rows: int = 128
-    final_rows: int = 32
+    final_rows: int = 64
     carry_rows: int = 64
     runtime: dict = field(default_factory=lambda: {"stitch_function_max_num": 128})
     passes: dict = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Shape:
         return {
             "q_unit": (size, qk), "k_unit": (size, qk), "v_beta": (size, value), "do_pad": (size, value),
             "g_pad": (size, heads), "beta_pad": (size, heads),
-            "gamma": (size, heads), "to_end": (size, heads), "w": (size, key), "u": (size, value),
+            "factors": (2 * size, heads), "gamma_last": (self.key_dim, heads), "w": (size, key), "u": (size, value),
             "inverse": (size, heads * size), "att": (size, heads * size), "decay": (size, heads * size),
             "p": (self.key_dim, key), "r": (self.key_dim, value), "m": (self.key_dim, value),
             "s": (self.key_dim, value), "d_next": (self.key_dim, value),
@@ -122,8 +122,8 @@ def _kernel(shape, tuning):
         do_pad: pypto.Tensor([n, value], FP32),
         g_pad: pypto.Tensor([n, heads], FP32),
         beta_pad: pypto.Tensor([n, heads], FP32),
-        gamma: pypto.Tensor([n, heads], FP32),
-        to_end: pypto.Tensor([n, heads], FP32),
+        factors: pypto.Tensor([n, heads], FP32),
+        gamma_last: pypto.Tensor([n, heads], FP32),
         w: pypto.Tensor([n, key], FP32),
         u: pypto.Tensor([n, value], FP32),
         inverse: pypto.Tensor([n, heads * size], FP32),
@@ -143,29 +143,36 @@ def _kernel(shape, tuning):
     ):
         for b in pypto.loop(batch, name="prepare_sequence", idx_name="b"):
             for c in pypto.loop(chunks(cu_seqlens, b, size), name="prepare_chunk", idx_name="c"):
-                _prepare(shape, Chunk(cu_seqlens, b, c, size), q, k, v, g, beta, do,
-                         q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad)  # fmt: skip
+                _prepare(shape, Chunk(cu_seqlens, b, c, size), packed, ones, q, k, v, g, beta, do,
+                         q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad, factors, gamma_last)  # fmt: skip
         for b in pypto.loop(batch, name="local_sequence", idx_name="b"):
             for c in pypto.loop(chunks(cu_seqlens, b, size), name="local_chunk", idx_name="c"):
-                _local(shape, tuning, Chunk(cu_seqlens, b, c, size), packed, eye, ones,
-                       q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad,
-                       gamma, to_end, w, u, inverse, att, decay, p, r, m)  # fmt: skip
+                _local(shape, tuning, Chunk(cu_seqlens, b, c, size), packed, eye,
+                       q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad, factors, gamma_last,
+                       w, u, inverse, att, decay, p, r, m)  # fmt: skip
         for b in pypto.loop(batch, name="carry_sequence", idx_name="b"):
             for h in pypto.loop(heads, name="carry_head", idx_name="h"):
                 _carry(shape, tuning, cu_seqlens, b, h, initial_state, d_final_state, p, r, m, s, d_next, dinitial_state)
         for b in pypto.loop(batch, name="gradients_sequence", idx_name="b"):
             for c in pypto.loop(chunks(cu_seqlens, b, size), name="gradients_chunk", idx_name="c"):
                 _gradients(shape, tuning, Chunk(cu_seqlens, b, c, size), packed, ones, q, k, v,
-                           q_unit, k_unit, do_pad, beta_pad, gamma, to_end, w, u, inverse, att, decay, s, d_next,
+                           q_unit, k_unit, do_pad, beta_pad, factors, w, u, inverse, att, decay, s, d_next,
                            dq, dk, dv, dg, dbeta)  # fmt: skip
 
     return chunked_gated_delta_rule_grad
 
 
-def _prepare(shape, chunk, q, k, v, g, beta, do, q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad):
+def _prepare(shape, chunk, packed, ones, q, k, v, g, beta, do,
+             q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad, factors, gamma_last):  # fmt: skip
     row, heads, dim, width = chunk.cell * chunk.size, shape.value_heads, shape.key_dim, shape.value_dim
     pypto.set_vec_tile_shapes(chunk.size, max(dim, width))
     store(copy(chunk.tokens(g, heads, 0)), g_pad, row, 0)
+    # exp of the sums up to a token (gamma), behind it (to_end), and of all: sums of gates, never differences of sums.
+    up_to_and_behind = pypto.view(packed, [2 * chunk.size, chunk.size], [TRIL, 0], valid_shape=[2 * chunk.size, chunk.length])
+    gates = chunk.tokens(g, heads, 0)  # a view of its own: one that feeds a copy and a product loses its valid shape
+    store(matmul(up_to_and_behind, gates).exp(), factors, 2 * row, 0)
+    all_ones = pypto.view(ones, [dim, chunk.size], [0, 0], valid_shape=[dim, chunk.length])
+    store(matmul(all_ones, gates).exp(), gamma_last, chunk.cell * dim, 0)
     store(copy(chunk.tokens(beta, heads, 0)), beta_pad, row, 0)
     for h in range(shape.qk_heads):
         x = chunk.tokens(q, dim, h * dim)
@@ -177,29 +184,28 @@ def _prepare(shape, chunk, q, k, v, g, beta, do, q_unit, k_unit, v_beta, do_pad,
         store(copy(chunk.tokens(do, width, h * width)), do_pad, row, h)
 
 
-def _local(shape, tuning, chunk, packed, eye, ones, q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad,
-           gamma_out, to_end_out, w_out, u_out, inverse_out, att_out, decay_out, p_out, r_out, m_out):  # fmt: skip
+def _local(shape, tuning, chunk, packed, eye, q_unit, k_unit, v_beta, do_pad, g_pad, beta_pad, factors, gamma_last,
+           w_out, u_out, inverse_out, att_out, decay_out, p_out, r_out, m_out):  # fmt: skip
     size, dim, width, row = chunk.size, shape.key_dim, shape.value_dim, chunk.cell * chunk.size
-    tril, strict, after = (constant(packed, which) for which in (TRIL, STRICT, AFTER))
+    tril, strict = constant(packed, TRIL), constant(packed, STRICT)
     pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width, size))
     for h in range(shape.qk_heads):
         q, k = block(q_unit, row, size, h, dim), block(k_unit, row, size, h, dim)
         kk, qk = matmul(k, k, b_trans=True), matmul(q, k, b_trans=True)
         for j in shape.value_heads_of(h):
             g, beta = block(g_pad, row, size, j, 1), block(beta_pad, row, size, j, 1)
-            # Sums of gates, never differences of running sums: those cancel after a few gates of -30.
-            decay = matmul(tril, strict * g).exp() * tril
-            gamma, to_end = matmul(tril, g).exp(), matmul(after, g).exp()
-            gamma_last = matmul(pypto.view(ones, [dim, size], [0, 0]), g).exp()
+            gamma, to_end = block(factors, 2 * row, size, j, 1), block(factors, 2 * row + size, size, j, 1)
+            # As above; differences of running sums would cancel after a few gates of -30.
+            pairs = matmul(tril, strict * g).exp()
+            decay = pairs * tril
             att = qk * decay
-            t = inverse(kk * decay * strict * beta, packed)
+            t = inverse(kk * pairs * beta, packed)
             w, u = matmul(t, k * (beta * gamma)), matmul(t, block(v_beta, row, size, j, width))
             k_end = k * to_end
-            p = eye * gamma_last - matmul(k_end, w, a_trans=True)
+            p = eye * block(gamma_last, chunk.cell * dim, dim, j, 1) - matmul(k_end, w, a_trans=True)
             r = matmul(k_end, u, a_trans=True)
             m = matmul(q * gamma - matmul(att, w), block(do_pad, row, size, j, width), a_trans=True)
-            for x, out in ((gamma, gamma_out), (to_end, to_end_out), (w, w_out), (u, u_out), (t, inverse_out),
-                           (att, att_out), (decay, decay_out)):  # fmt: skip
+            for x, out in ((w, w_out), (u, u_out), (t, inverse_out), (att, att_out), (decay, decay_out)):
                 store(x, out, row, j)
             for x, out in ((p, p_out), (r, r_out), (m, m_out)):
                 store(x, out, chunk.cell * dim, j)
@@ -227,7 +233,7 @@ def _carry(shape, tuning, cu_seqlens, b, h, initial_state, d_final_state, p, r, 
 
 
 def _gradients(shape, tuning, chunk, packed, ones, q_raw, k_raw, v_raw, q_unit, k_unit, do_pad, beta_pad,
-               gamma_in, to_end_in, w_in, u_in, inverse_in, att_in, decay_in, s_in, d_next_in,
+               factors, w_in, u_in, inverse_in, att_in, decay_in, s_in, d_next_in,
                dq, dk, dv, dg, dbeta):  # fmt: skip
     size, dim, width = chunk.size, shape.key_dim, shape.value_dim
     row, state_row = chunk.cell * size, chunk.state * dim
@@ -237,7 +243,8 @@ def _gradients(shape, tuning, chunk, packed, ones, q_raw, k_raw, v_raw, q_unit, 
         dq_sum = dk_sum = None
         for j in shape.value_heads_of(h):
             pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width, size))
-            beta, gamma, to_end = (block(x, row, size, j, 1) for x in (beta_pad, gamma_in, to_end_in))
+            beta, gamma = block(beta_pad, row, size, j, 1), block(factors, 2 * row, size, j, 1)
+            to_end = block(factors, 2 * row + size, size, j, 1)
             t, att, decay = (block(x, row, size, j, size) for x in (inverse_in, att_in, decay_in))
             do, u, w = block(do_pad, row, size, j, width), block(u_in, row, size, j, width), block(w_in, row, size, j, dim)
             s, after = block(s_in, state_row, dim, j, width), block(s_in, state_row + dim, dim, j, width)
@@ -249,30 +256,33 @@ def _gradients(shape, tuning, chunk, packed, ones, q_raw, k_raw, v_raw, q_unit, 
             # dA = -dVb U^T - dWb W^T with dWb = -dVb S^T is -dVb (U - W S)^T.
             b = matmul(dv_beta, v_new, b_trans=True) * decay * strict * -1.0
             c = matmul(do, v_new, b_trans=True) * decay
-            k_beta, carried = k * beta, (d_next * after).sum(-1, keepdim=True)
+            k_beta, carried = k * beta, _row_sum(d_next * after)
 
             # From here on only the tokens that exist. A valid shape holds when it is given to a product or to a tensor
             # in global memory; given to the result of a vector operation it is lost.
             q_, k_ = (chunk.existing(block(x, row, size, h, dim)) for x in (q_unit, k_unit))
-            beta, gamma, to_end = (chunk.existing(block(x, row, size, j, 1)) for x in (beta_pad, gamma_in, to_end_in))
+            beta, gamma, to_end = (chunk.existing(x) for x in (beta, gamma, to_end))
 
             def product(*operands, **transposed):
                 return chunk.existing(matmul(*operands, **transposed))
 
             dv_beta_ = chunk.existing(dv_beta)
+            # Tiles of two heights, so that PyPTO does not make one task of all that follows: it would not fit in UB.
+            pypto.set_vec_tile_shapes(tuning.final_rows // 2, max(dim, width, size))
+            dq_head = product(c, k) + product(do, s, b_trans=True) * gamma
+            qdq = _row_sum(q_ * dq_head)
             pypto.set_vec_tile_shapes(tuning.final_rows, max(dim, width, size))
             y = product(b, k) - product(dv_beta, s, b_trans=True) * gamma
             z = (product(b, k_beta, a_trans=True) + product(c, q, a_trans=True)
                  + product(v_new, d_next, b_trans=True) * to_end)  # fmt: skip
-            dq_head = product(c, k) + product(do, s, b_trans=True) * gamma
-            y_beta = y * beta
-            dk_head = y_beta + z
-            d_total = (q_ * dq_head + (y_beta - z) * k_).sum(-1, keepdim=True)
+            yk, zk = _row_sum(y * k_), _row_sum(z * k_)
+            d_total = qdq + beta * yk - zk
+            dk_head = y * beta + z
             suffix = pypto.view(triu, [size, size], [0, 0], valid_shape=[chunk.length, chunk.length])
             dg_head = matmul(suffix, d_total) + product(pypto.view(ones, [size, dim], [0, 0]), carried)
             v = chunk.tokens(v_raw, width, j * width)
             chunk.store(dg_head, dg, j)
-            chunk.store((dv_beta_ * v).sum(-1, keepdim=True) + (y * k_).sum(-1, keepdim=True), dbeta, j)
+            chunk.store(_row_sum(dv_beta_ * v) + yk, dbeta, j)
             chunk.store(dv_beta_ * beta, dv, j * width)
             dq_sum, dk_sum = (dq_head, dk_head) if dq_sum is None else (dq_sum + dq_head, dk_sum + dk_head)
         _unit_grad(shape, chunk, q_raw, dq_sum * dim**-0.5, dq, h)
@@ -284,4 +294,8 @@ def _unit_grad(shape, chunk, raw, d, output, h):
     x = chunk.tokens(raw, shape.key_dim, h * shape.key_dim)
     length = norm(x)
     unit = x / length
-    chunk.store((d - unit * (unit * d).sum(-1, keepdim=True)) / length, output, h * shape.key_dim)
+    chunk.store((d - unit * _row_sum(unit * d)) / length, output, h * shape.key_dim)
+
+
+def _row_sum(x):
+    return x.sum(-1, keepdim=True)

@@ -32,13 +32,13 @@ OPERATOR = Operator(
         "chunk_size": int, "dtype": str, "gate": float | None, "beta": float | None,
     },  # fmt: skip
     golden=golden,
-    impls={"general": "kimi_delta_attention_impl"},
+    impls={"general": "kimi_delta_attention_impl", "a3": "kimi_delta_attention_impl_a3"},
     outputs={name: Output(rtol=2**-7, atol=1e-4, budget=1.5) for name in ("o", "final_state")},
     work=_work,
 )
 
 
-def kimi_delta_attention(q, k, v, g, beta, initial_state, cu_seqlens, chunk_size=64, impl=None):
+def kimi_delta_attention(q, k, v, g, beta, initial_state, cu_seqlens, chunk_size=128, impl=None):
     """S <- diag(exp g_t) S; S <- S + k_t (beta_t (v_t - k_t^T S))^T; o_t = Dk^-1/2 S^T q_t, with q_t and k_t normalised.
 
     Args:

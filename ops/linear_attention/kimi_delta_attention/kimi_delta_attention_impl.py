@@ -190,9 +190,9 @@ def _local(shape, tuning, chunk, packed, sums, eye, ones, q_unit, k_unit, v_beta
             gamma_last = matmul(g, ones, a_trans=True).exp()
             w, u = matmul(t, k * gamma * beta), matmul(t, block(v_beta, row, size, j, width))
             store(eye * gamma_last - matmul(k_end, w, a_trans=True), p_out, chunk.cell * dim, j)
-            store(copy(matmul(k_end, u, a_trans=True)), r_out, chunk.cell * dim, j)
+            store(matmul(k_end, u, a_trans=True), r_out, chunk.cell * dim, j)
             store(q * gamma - matmul(att, w), query_out, row, j)
-            store(copy(matmul(att, u)), base_out, row, j)
+            store(matmul(att, u), base_out, row, j)
 
 
 def _carry(shape, tuning, cu_seqlens, b, h, initial_state, p, r, s_out, final_state):
@@ -201,11 +201,14 @@ def _carry(shape, tuning, cu_seqlens, b, h, initial_state, p, r, s_out, final_st
     pypto.set_vec_tile_shapes(tuning.carry_rows, width)
     head_row = (b * shape.value_heads + h) * dim
     s = pypto.tensor([dim, width], FP32, "s")
-    s[:] = copy(pypto.view(initial_state, [dim, width], [head_row, 0]))
+    s_new = copy(pypto.view(initial_state, [dim, width], [head_row, 0]))
+    store(s_new, s_out, first.state * dim, h)
+    s[:] = s_new
     for i in pypto.loop(chunks(cu_seqlens, b, shape.chunk_size), name="carry_chunk", idx_name="i"):
         row = (first.cell + i) * dim
-        store(copy(s), s_out, row, h)
-        s[:] = matmul(block(p, row, dim, h, dim), s) + block(r, row, dim, h, width)
+        s_new = matmul(block(p, row, dim, h, dim), s) + block(r, row, dim, h, width)
+        store(s_new, s_out, (first.state + i + 1) * dim, h)
+        s[:] = s_new
     pypto.assemble(copy(s), [head_row, 0], final_state)
 
 
@@ -213,5 +216,5 @@ def _output(shape, tuning, chunk, query, base, s, o):
     size, dim, width, row = chunk.size, shape.key_dim, shape.value_dim, chunk.cell * chunk.size
     pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width))
     for j in range(shape.value_heads):
-        carried = matmul(block(query, row, size, j, dim), block(s, chunk.cell * dim, dim, j, width))
+        carried = matmul(block(query, row, size, j, dim), block(s, chunk.state * dim, dim, j, width))
         chunk.store(chunk.existing(carried) + chunk.existing(block(base, row, size, j, width)), o, j * width)
