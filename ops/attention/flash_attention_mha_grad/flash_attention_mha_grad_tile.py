@@ -40,16 +40,17 @@ def square(size: int, head_dim: int) -> Tiles:
     """Tiles of `size` query rows by `size` keys that fit the buffers of Atlas A2 and A3.
 
     S takes all `size` keys in one cube tile: a tile that lies wholly beyond the last key has no valid shape in 0.2.0.
-    UB has 184 KB: three FP32 tiles of 32 x 320 scores, or of 160 x 96 gradients, are 120 and 180 KB.
+    Score rows of the vector unit divide those of the cube, so that no vector tile reads two cube tiles. UB has 184 KB:
+    three FP32 tiles of 40 x 320 scores, or of 160 x 96 gradients, are 150 and 180 KB.
     """
-    rows = {64: 64, 128: 128, 320: 160}[size]
+    rows, score_rows, vec_rows = {64: (64, 64, 32), 128: (128, 64, 32), 320: (160, 80, 40)}[size]
     score_k = head_dim if size * head_dim <= 32768 else 64  # L0B: 64 KB hold 32768 BF16
     product_k = rows if rows * head_dim <= 32768 else 64
     product_rows = rows if rows * head_dim <= 32768 else 64  # L0C: 128 KB hold 32768 FP32
     product = ([product_rows, product_rows], [product_k, size], [head_dim, head_dim])
     return Tiles(
-        q=size, kv=size, vec_s=(32, size), vec_d=(rows if rows * head_dim <= 15360 else 32, head_dim),
-        cube_s=([64, 64], [score_k, head_dim], [size, size]), cube_dq=product, cube_dkv=product,
+        q=size, kv=size, vec_s=(vec_rows, size), vec_d=(rows if rows * head_dim <= 15360 else 32, head_dim),
+        cube_s=([score_rows, score_rows], [score_k, head_dim], [size, size]), cube_dq=product, cube_dkv=product,
     )  # fmt: skip
 
 
