@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-import blocks  # noqa: E402
+import blocks
 
 PAGE = """
 ```python run cost
@@ -62,6 +62,6 @@ def test_what_a_block_prints_and_how_it_ends_is_seen(tmp_path):
 
     assert execute("print('hello'); assert torch and pypto")[0] == 0
     code, text = execute("raise ValueError('no')")
-    assert code == 1 and "block.py\", line 8" in text and "ValueError: no" in text
+    assert code == 1 and 'block.py", line 8' in text and "ValueError: no" in text
     code, text = execute("import time\ntime.sleep(30)", timeout=5)
     assert code < 0 and "died of signal 9 after 5 s" in text

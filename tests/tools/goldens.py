@@ -1,4 +1,4 @@
-"""Four small operators to prove the comparator on: each with golden, FP64 truth, and a kernel of its own order of summation.
+"""Four small operators to prove the comparator on: golden, FP64 truth, and a kernel that sums in another order.
 
 A kernel takes `fault`, which plants a defect inside its arithmetic: `bf16_accumulator` keeps every running sum in BF16,
 `mask` moves the bound of a mask or of a sum by one, `truncating_cast` cuts instead of rounding where an intermediate
@@ -7,11 +7,10 @@ becomes BF16. Outputs come back before their store, in FP32, so that a test can 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import torch
-
 from pypto_gym.ops.attention.flash_attention_mha_grad import flash_attention_mha_grad_golden as attention
 from pypto_gym.tools.harness.records import Output
 
@@ -164,7 +163,13 @@ EXAMPLES = {
         _softmax_inputs, _softmax_golden, _softmax_truth, _softmax_kernel, (70, 100), (64, 1024), Output(budget=1.1)
     ),
     "matmul": Example(
-        _matmul_inputs, _matmul_golden, _matmul_truth, _matmul_kernel, (70, 72, 100), (128, 1024, 128), Output(budget=1.5)
+        _matmul_inputs,
+        _matmul_golden,
+        _matmul_truth,
+        _matmul_kernel,
+        (70, 72, 100),
+        (128, 1024, 128),
+        Output(budget=1.5),
     ),
     "rms_norm": Example(
         _rms_norm_inputs, _rms_norm_golden, _rms_norm_truth, _rms_norm_kernel, (70, 96), (64, 2048), Output(budget=1.1)

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pypto_gym.tools.harness import compare as module
 from pypto_gym.tools.harness import heatmap
-from pypto_gym.tools.harness.compare import FP32_NOISE, Tiling, compare, floor, spacing
+from pypto_gym.tools.harness.compare import compare, tile_ratios
+from pypto_gym.tools.harness.floors import FP32_NOISE, floor, spacing
 from pypto_gym.tools.harness.records import Output
+from pypto_gym.tools.harness.tiling import Tiling, where
 
 from .goldens import EXAMPLES
 
@@ -40,7 +41,10 @@ def only_reason(verdict):
 
 def test_another_shape_or_dtype():
     truth = randn(4, 8)
-    assert only_reason(compare("y", truth[:3].float(), truth.float(), truth, SPEC)) == "shape: got [3, 8], the golden is [4, 8]"
+    assert (
+        only_reason(compare("y", truth[:3].float(), truth.float(), truth, SPEC))
+        == "shape: got [3, 8], the golden is [4, 8]"
+    )
     assert "dtype: got torch.float32, the golden is torch.bfloat16" == only_reason(
         compare("y", truth.float(), truth.bfloat16(), truth, SPEC)
     )
@@ -55,7 +59,9 @@ def test_nan_where_the_golden_has_none(dtype):
     y[32:] = torch.nan
     verdict = judge(y, truth)
     assert "NaN: 160 elements, in [32:40, 0:20], were never written" in only_reason(verdict)
-    assert verdict.worst_index == (32, 0) and verdict.diagnosis == "last tile not stored: [32:40, 0:20] is never written"
+    assert (
+        verdict.worst_index == (32, 0) and verdict.diagnosis == "last tile not stored: [32:40, 0:20] is never written"
+    )
     y[:] = torch.nan
     verdict = judge(y, truth)
     assert "never wrote this output" in only_reason(verdict) and verdict.diagnosis == "nothing was written"
@@ -91,7 +97,9 @@ def test_a_truth_that_is_not_finite_where_the_golden_is():
 def test_a_golden_that_is_far_from_its_truth():
     truth = randn(64, 64)
     golden = (1.5 * truth).float()
-    assert "one of the two is wrong" in only_reason(judge(golden.clone(), truth, golden=golden, spec=Output(max_ulp=1e9)))
+    assert "one of the two is wrong" in only_reason(
+        judge(golden.clone(), truth, golden=golden, spec=Output(max_ulp=1e9))
+    )
 
 
 # Exact outputs
@@ -114,7 +122,10 @@ def test_exact_tells_signs_of_zero_and_unwritten_integers():
     golden = torch.arange(8, dtype=torch.int32)
     y = golden.clone()
     y[6:] = torch.iinfo(torch.int32).min
-    assert "2 elements still have the value they started with: never written" in compare("y", y, golden, None, SPEC).reasons
+    assert (
+        "2 elements still have the value they started with: never written"
+        in compare("y", y, golden, None, SPEC).reasons
+    )
 
 
 # The two gates
@@ -157,8 +168,7 @@ def test_a_budget_that_the_golden_cannot_keep_is_said():
 def test_flips_are_granted_counted_and_bounded():
     truth = randn(200, 200)
     y = truth.bfloat16()
-    where = [(10, 10), (20, 20), (30, 30)]
-    for index in where:
+    for index in ((10, 10), (20, 20), (30, 30)):
         y[index] *= 1 + 2**-6
     refused = judge(y, truth)
     assert refused.violations == refused.flips == 3 and "contract" in only_reason(refused)
@@ -329,7 +339,7 @@ def test_tiles_cover_a_shape_and_know_where_they_are(shape):
 
 
 def test_a_place_is_written_as_an_index():
-    assert module.where(((3, 4), (0, 16))) == "[3, 0:16]"
+    assert where(((3, 4), (0, 16))) == "[3, 0:16]"
 
 
 # The picture
@@ -346,14 +356,16 @@ def test_the_picture_shows_every_floating_point_output(tmp_path):
     path = tmp_path / "op.png"
     heatmap.draw(path, result, SimpleNamespace(golden=golden, truth=truth), operator)
     assert path.read_bytes().startswith(b"\x89PNG")
-    _, ratios = module.tile_ratios(outputs["y"], golden["y"], truth["y"])
+    _, ratios = tile_ratios(outputs["y"], golden["y"], truth["y"])
     assert ratios.shape == (3, 3, 3) and ratios.argmax() == 9 + 3
-    _, ratios = module.tile_ratios(outputs["l"], golden["l"], truth["l"])
+    _, ratios = tile_ratios(outputs["l"], golden["l"], truth["l"])
     assert ratios.isnan().all() and ratios.shape == (1, 1, 1)
 
 
 def test_the_picture_of_nothing_is_an_error():
     index = {"index": torch.arange(4)}
     result = SimpleNamespace(case="a", impl="b", run=SimpleNamespace(outputs=index))
-    with pytest.raises(ValueError, match="op: no output is floating-point"):
-        heatmap.draw("x.png", result, SimpleNamespace(golden=index, truth=index), SimpleNamespace(name="op", outputs={}))
+    with pytest.raises(ValueError, match="op: nothing to draw"):
+        heatmap.draw(
+            "x.png", result, SimpleNamespace(golden=index, truth=index), SimpleNamespace(name="op", outputs={})
+        )

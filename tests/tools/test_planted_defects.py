@@ -73,8 +73,8 @@ AFTER = {  # defect: (what it does to the result, what the diagnosis says)
     "transposed": (_transposed, "transposed"),
 }
 
-# A defect inside the arithmetic shows differently in each operator. A coarse sum of a row, or one with a wrong bound, is
-# one factor on the row in softmax and RMS norm. A key too few is a row not written in dk and dv, and a term in dq.
+# A defect inside the arithmetic shows differently in each operator. A coarse sum of a row, or one with a wrong bound,
+# is one factor on the row in softmax and RMS norm. A key too few is a row not written in dk and dv, and a term in dq.
 A_FACTOR = "a factor per row is off"
 WITHIN = {
     ("bf16_accumulator", "softmax"): {"p": A_FACTOR},

@@ -85,7 +85,7 @@ def find(text: str) -> list[tuple[str, Signature]]:
 
 
 def likeliest(reason: str, log: str = "") -> Signature | None:
-    """The one signature to show for a failed case: by its reason and its log. A mere consequence only when it is the reason."""
+    """The one signature to show for a failed case, by reason and log; a mere consequence only when it is the reason."""
     return next((s for _, s in find(f"{log}\n{reason}") if not s.consequence or re.search(s.text, reason)), None)
 
 

@@ -12,13 +12,13 @@ NaN in the golden, and a golden that is far from its own truth fail whatever the
 declared `exact`, are compared bit for bit and by nothing else.
 
 The floor, for a set of n elements (the output, or a tile)
-    * Low-precision output: the RMS error of rounding truth itself to that dtype. A small set can hold values that happen
-      to be representable, so the floor is never below `spacing / sqrt(12)`, the expectation for values at random.
+    * Low-precision output: the RMS error of rounding truth itself to that dtype. A small set can hold values that
+      happen to be representable, so the floor is never below `spacing / sqrt(12)`, the expectation at random.
     * FP32 output: the RMS error of the golden, and in a tile never below the golden's relative error over the whole
-      output; and never below `FP32_NOISE` of the truth, which is what the order of summation alone can do. This lower
-      bound is also the floor of a computation that is FP32 throughout; a slip to FP16 or BF16 is a hundred times larger.
-    * No set has a floor below `FP32_NOISE` times the RMS of the whole output: a tile of zeros, or of values that cancel,
-      is judged by the scale of its surroundings.
+      output; and never below `FP32_NOISE` of the truth, which is what the order of summation alone can do. This
+      bound is also the floor of a computation that is FP32 throughout: a slip to FP16 or BF16 is a hundred times it.
+    * No set has a floor below `FP32_NOISE` times the RMS of the whole output: a tile of zeros, or of values that
+      cancel, is judged by the scale of its surroundings.
     * A truth that the golden cannot resolve (its error is a quarter of the truth's RMS or more; above all a truth of
       zeros, where terms cancel exactly) has no scale to be relative to. `atol` is then the floor.
 
@@ -27,8 +27,8 @@ The limits are those of a full tile, 256 elements. The RMS of fewer elements sca
 are right.
 
 Tiles are 16x16 over the last two dimensions, the block that cube and vector units work on. Dimensions of size 1 do not
-count, so `[tokens, heads, 1]` is tiled over tokens and heads. Where one side is shorter than 16 the other grows, so that
-a tile keeps its 256 elements: a vector is cut into runs of 256, `[n, 4]` into `64x4`.
+count, so `[tokens, heads, 1]` is tiled over tokens and heads. Where one side is shorter than 16 the other grows, so
+that a tile keeps its 256 elements: a vector is cut into runs of 256, `[n, 4]` into `64x4`.
 
 A ULP is the spacing of `ulp_dtype` at `max(|truth|, RMS of the row)`. `ulp_dtype` is by default the output's dtype, and
 for an FP32 output of low-precision inputs that of the inputs. For FP32 inputs it is `FP32_NOISE` of that scale.
@@ -42,16 +42,12 @@ from typing import Any
 
 import torch
 
+from .diagnose import diagnose
+from .floors import FP32_NOISE, floor, floor_squares, is_low_precision, spacing
 from .records import Output
+from .tiling import TILE, Span, Tiling, box, unravel, where
 
-TILE = 16
-
-FP32_NOISE = 2.0**-19
-"""Relative error that FP32 summation may leave in any order. A running sum of K random terms has a relative RMS error of
-0.41 * sqrt(K) * 2**-24: this is K = 6000."""
-
-Span = tuple[tuple[int, int], ...]
-"""(start, stop) for each dimension of an output."""
+__all__ = ["OutputVerdict", "compare", "floor", "tile_ratios"]
 
 
 @dataclass(frozen=True)
@@ -131,77 +127,6 @@ def compare(
     return _compare_figures(name, actual, golden, truth.detach().cpu().double(), spec, input_dtype)
 
 
-def floor(golden: torch.Tensor, truth: torch.Tensor, atol: float = Output.atol) -> float:
-    """The RMSE against truth that the best possible kernel would have; see the head of this module.
-
-    golden and truth have one shape and hold finite values; the dtype of golden is the output's.
-    """
-    if not golden.numel():
-        return 0.0
-    first, second, least = _floor_squares(golden.double(), truth.double(), golden.dtype, atol)
-    return math.sqrt(max(first.mean().item(), second.mean().item(), least))
-
-
-def spacing(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Distance between neighbouring numbers of `dtype` at each of `values` (FP64), as FP64."""
-    info = torch.finfo(dtype)
-    exponent = values.contiguous().view(torch.int64) & 0x7FF0_0000_0000_0000
-    return exponent.view(torch.float64).clamp_(min=info.smallest_normal).mul_(info.eps)
-
-
-def is_low_precision(dtype: torch.dtype | None) -> bool:
-    """Whether `dtype` is a floating-point type of less than 32 bits."""
-    return dtype is not None and dtype.is_floating_point and dtype.itemsize < 4
-
-
-class Tiling:
-    """Cuts a shape into tiles of 256 elements over its last two dimensions that are longer than 1."""
-
-    def __init__(self, shape: torch.Size | tuple[int, ...]):
-        self.shape = tuple(shape)
-        self.kept = [i for i, size in enumerate(self.shape) if size > 1]
-        sizes = [self.shape[i] for i in self.kept]
-        self.rows, self.cols = ([1, 1] + sizes)[-2:]
-        self.lead = sizes[:-2]
-        height = min(self.rows, TILE)
-        self.width = min(self.cols, TILE * TILE // height)
-        self.height = min(self.rows, TILE * TILE // self.width)
-        self.down = -(-self.rows // self.height)
-        self.across = -(-self.cols // self.width)
-
-    def sheets(self, x: torch.Tensor) -> torch.Tensor:
-        """x, of this shape, as [leading, rows, cols]."""
-        return x.reshape(-1, self.rows, self.cols)
-
-    def sums(self, x: torch.Tensor) -> torch.Tensor:
-        """Sum of x, of this shape, over each tile: [leading, tiles down, tiles across]."""
-        sheets = self.sheets(x)
-        below = self.down * self.height - self.rows
-        right = self.across * self.width - self.cols
-        if below or right:
-            sheets = torch.nn.functional.pad(sheets, (0, right, 0, below))
-        return sheets.view(-1, self.down, self.height, self.across, self.width).sum((2, 4))
-
-    def counts(self) -> torch.Tensor:
-        """Elements in each tile: [1, tiles down, tiles across], FP64."""
-        high = torch.full((self.down, 1), float(self.height), dtype=torch.float64)
-        wide = torch.full((1, self.across), float(self.width), dtype=torch.float64)
-        high[-1] = self.rows - (self.down - 1) * self.height
-        wide[0, -1] = self.cols - (self.across - 1) * self.width
-        return (high * wide)[None]
-
-    def span(self, tile: int) -> Span:
-        """Where the tile with this index into the flattened `sums` lies in the shape."""
-        lead, row, col = _unravel(tile, (math.prod(self.lead), self.down, self.across))
-        corner = [(i, i + 1) for i in _unravel(lead, self.lead)]
-        corner.append((row * self.height, min((row + 1) * self.height, self.rows)))
-        corner.append((col * self.width, min((col + 1) * self.width, self.cols)))
-        spans = [(0, size) for size in self.shape]
-        for dim, span in zip(reversed(self.kept), reversed(corner)):
-            spans[dim] = span
-        return tuple(spans)
-
-
 def tile_ratios(
     actual: torch.Tensor, golden: torch.Tensor, truth: torch.Tensor, atol: float = Output.atol
 ) -> tuple[Tiling, torch.Tensor]:
@@ -216,18 +141,7 @@ def tile_ratios(
     zero = torch.zeros((), dtype=torch.float64)
     y, g, t = (x.where(sound, zero) for x in (y, g, t))
     error = (y - t).square_().where(agreed, zero + math.nan)
-    return tiling, _tile_ratios(tiling, error, *_floor_squares(g, t, golden.dtype, atol))
-
-
-def where(spans: Span) -> str:
-    """A block as it would be written to index the output: `[3, 0:16, 48:64]`."""
-    return "[" + ", ".join(map(span, spans)) + "]"
-
-
-def span(run: tuple[int, int]) -> str:
-    """One dimension of a block: `3` or `0:16`."""
-    start, stop = run
-    return str(start) if stop == start + 1 else f"{start}:{stop}"
+    return tiling, _tile_ratios(tiling, error, *floor_squares(g, t, golden.dtype, atol))
 
 
 def _compare_bits(name: str, actual: torch.Tensor, golden: torch.Tensor) -> OutputVerdict:
@@ -239,18 +153,14 @@ def _compare_bits(name: str, actual: torch.Tensor, golden: torch.Tensor) -> Outp
     if not violations:
         return OutputVerdict(name, True, [])
     error = (actual.double() - golden.double()).abs().nan_to_num_(nan=math.inf)
-    index = _unravel(int(wrong.double().flatten().argmax()), golden.shape)
+    index = unravel(int(wrong.double().flatten().argmax()), golden.shape)
     tiling = Tiling(golden.shape)
     tile = int(tiling.sums(wrong.double()).argmax())
-    reasons = [
-        f"exact: {violations} of {golden.numel()} elements differ from the golden in their bits; the first at "
-        f"{list(index)}: got {actual[index].item()}, golden {golden[index].item()}"
-    ]
+    first = f"{list(index)}: got {actual[index].item()}, golden {golden[index].item()}"
+    reasons = [f"exact: {violations} of {golden.numel()} elements differ from the golden in their bits; the first at {first}"]
     unwritten = wrong & _untouched(actual)
     if unwritten.any():
         reasons.append(f"{int(unwritten.sum())} elements still have the value they started with: never written")
-    from .diagnose import diagnose
-
     return OutputVerdict(
         name,
         False,
@@ -272,111 +182,138 @@ def _compare_figures(
     spec: Output,
     input_dtype: torch.dtype | None,
 ) -> OutputVerdict:
-    store, shape, count = golden.dtype, golden.shape, golden.numel()
     y, g, t = actual.double(), golden.double(), truth
     reasons, misfits = _finiteness(y, g, t)
     if misfits is not None:
         # Judge what can be judged: elsewhere all three agree, and add nothing to any figure.
         finite = y.isfinite() & g.isfinite() & t.isfinite()
         y, g, t = (x.where(finite, torch.zeros((), dtype=x.dtype)) for x in (y, g, t))
-
-    # Contract
-    error = (y - g).abs_()
-    size = g.abs()
-    allowed = (size * spec.rtol).add_(spec.atol)
-    broken = error > allowed
-    violations = int(broken.sum())
-    max_abs = error.max().item()
-    max_rel = (error / size).nan_to_num_(nan=0.0, posinf=0.0).max().item()
-    worst = int((error / allowed).nan_to_num_(nan=0.0, posinf=math.inf).argmax())
-
-    # Gauge
-    squares = _floor_squares(g, t, store, spec.atol)
-    least = squares[2]
-    base = math.sqrt(max(squares[0].mean().item(), squares[1].mean().item(), least))
-    error = y - t
-    rms = math.sqrt(t.square().mean().item())
-    bias = error.mean().item() / rms if rms else 0.0
-    tiling = Tiling(shape)
-    error_squares = error.square()
-    rmse = math.sqrt(error_squares.mean().item())
-    golden_rmse = math.sqrt((g - t).square_().mean().item())
-    ratio = _quotient(rmse, base)
-    ratios = _tile_ratios(tiling, error_squares, *squares)
-    scatter = _scatter(tiling.counts())
-    tile = int((ratios / scatter).argmax())
-    tile_ratio = ratios.flatten()[tile].item()
-    tile_limit = spec.worst_tile * scatter.expand_as(ratios).flatten()[tile].item()
-    unit, ulp_name = _ulp(t, tiling, store, spec, input_dtype, least)
-    ulps = error.abs_().div_(unit)
-    furthest = int(ulps.argmax())
-    max_ulp = ulps.flatten()[furthest].item()
-
-    flips = int((broken & (ulps <= spec.max_ulp)).sum())
-    granted = math.ceil(spec.flips * count)  # a grant is at least one element, however small the output
-    if violations > flips or violations > granted:
-        index = _unravel(worst, shape)
-        text = (
-            f"contract: {violations} of {count} elements are further from the golden than "
-            f"{spec.atol:g} + {spec.rtol:g} * |golden|; the worst at {list(index)}: "
-            f"got {y[index].item():.6g}, golden {g[index].item():.6g}"
-        )
-        if spec.flips:
-            text += f" (flips: {flips} within {spec.max_ulp:g} ULP, {granted} granted)"
-        reasons.append(text)
-    budget = spec.budget * _scatter(count)
-    if ratio > budget:
-        text = f"gauge: RMSE against truth is {rmse:.3g}, {ratio:.3g} times the floor {base:.3g}; the budget is {budget:.3g}"
-        if _quotient(golden_rmse, base) > budget:
-            text += f" (the golden itself has {_quotient(golden_rmse, base):.3g}: the budget leaves its dtype flow no room)"
-        reasons.append(text)
-    if tile_ratio > tile_limit:
-        reasons.append(
-            f"worst tile: RMSE of {where(tiling.span(tile))} is {tile_ratio:.3g} times its floor; the limit is {tile_limit:.3g}"
-        )
-    if max_ulp > spec.max_ulp:
-        index = _unravel(furthest, shape)
-        reasons.append(
-            f"worst element: {list(index)} is {max_ulp:.3g} {ulp_name} from truth; the limit is {spec.max_ulp:g}: "
-            f"got {y[index].item():.6g}, truth {t[index].item():.6g}"
-        )
-    tolerable = max(2.0**-4, 2 * torch.finfo(store).eps) * rms + spec.atol
-    if golden_rmse > tolerable:
-        reasons.append(
-            f"golden: its RMSE against truth is {golden_rmse:.3g}, where truth has RMS {rms:.3g}: one of the two is wrong"
-        )
+    contract = _Contract(y, g, spec)
+    gauge = _Gauge(y, g, t, golden.dtype, spec, input_dtype)
+    flips = int((contract.broken & (gauge.ulps <= spec.max_ulp)).sum())
+    granted = math.ceil(spec.flips * y.numel())  # a grant is at least one element, however small the output
+    if contract.violations > min(flips, granted):
+        reasons.append(contract.reason(y, g, flips, granted))
+    reasons += gauge.reasons(y, t)
 
     diagnosis = ""
-    if len(reasons) == 1 and granted < violations == flips <= math.ceil(1e-4 * count):
+    if len(reasons) == 1 and granted < contract.violations == flips <= math.ceil(1e-4 * y.numel()):
         diagnosis = f"rounding flips of an intermediate: all within {spec.max_ulp:g} ULP of truth"
     elif reasons:
-        from .diagnose import diagnose
-
-        wrong = broken | (ulps > spec.max_ulp)
+        wrong = contract.broken | (gauge.ulps > spec.max_ulp)
         if misfits is not None:
             wrong |= misfits
-        diagnosis = diagnose(actual, golden, t, wrong, base, input_dtype)
+        diagnosis = diagnose(actual, golden, t, wrong, gauge.floor, input_dtype)
     if misfits is not None:
         worst = int(misfits.double().flatten().argmax())
-    elif not violations:
-        worst = furthest
+    else:
+        worst = contract.worst if contract.violations else gauge.furthest
     return OutputVerdict(
         name,
         not reasons,
         reasons,
-        max_abs=max_abs,
-        max_rel=max_rel,
-        worst_index=_unravel(worst, shape),
-        violations=violations,
+        max_abs=contract.max_abs,
+        max_rel=contract.max_rel,
+        worst_index=unravel(worst, y.shape),
+        violations=contract.violations,
         flips=flips,
-        rmse_ratio=ratio,
-        worst_tile_ratio=tile_ratio,
-        worst_tile=tiling.span(tile),
-        max_ulp=max_ulp,
-        bias=bias,
-        golden_ratio=_quotient(golden_rmse, base),
+        rmse_ratio=gauge.ratio,
+        worst_tile_ratio=gauge.tile_ratio,
+        worst_tile=gauge.tile,
+        max_ulp=gauge.max_ulp,
+        bias=gauge.bias,
+        golden_ratio=gauge.golden_ratio,
         diagnosis=diagnosis,
     )
+
+
+class _Contract:
+    """The figures of y (FP64) against the golden g (FP64): which elements are `broken`, and which is worst."""
+
+    def __init__(self, y: torch.Tensor, g: torch.Tensor, spec: Output):
+        self.spec = spec
+        error, size = (y - g).abs_(), g.abs()
+        allowed = (size * spec.rtol).add_(spec.atol)
+        self.broken = error > allowed
+        self.violations = int(self.broken.sum())
+        self.max_abs = error.max().item()
+        self.max_rel = (error / size).nan_to_num_(nan=0.0, posinf=0.0).max().item()
+        self.worst = int((error / allowed).nan_to_num_(nan=0.0, posinf=math.inf).argmax())
+
+    def reason(self, y: torch.Tensor, g: torch.Tensor, flips: int, granted: int) -> str:
+        """What broke, and where it is worst."""
+        spec, index = self.spec, unravel(self.worst, y.shape)
+        text = (
+            f"contract: {self.violations} of {y.numel()} elements are further from the golden than "
+            f"{spec.atol:g} + {spec.rtol:g} * |golden|; the worst at {list(index)}: "
+            f"got {y[index].item():.6g}, golden {g[index].item():.6g}"
+        )
+        return text + (f" (flips: {flips} within {spec.max_ulp:g} ULP, {granted} granted)" if spec.flips else "")
+
+
+class _Gauge:
+    """The figures of y against the truth t, both FP64, in units of what is attainable; g is the golden, FP64."""
+
+    def __init__(
+        self,
+        y: torch.Tensor,
+        g: torch.Tensor,
+        t: torch.Tensor,
+        store: torch.dtype,
+        spec: Output,
+        input_dtype: torch.dtype | None,
+    ):
+        self.spec, self.store = spec, store
+        squares = floor_squares(g, t, store, spec.atol)
+        self.floor = math.sqrt(max(squares[0].mean().item(), squares[1].mean().item(), squares[2]))
+        error, tiling = y - t, Tiling(y.shape)
+        self.size = math.sqrt(t.square().mean().item())
+        self.bias = error.mean().item() / self.size if self.size else 0.0
+        error_squares = error.square()
+        self.rmse = math.sqrt(error_squares.mean().item())
+        self.golden_rmse = math.sqrt((g - t).square_().mean().item())
+        self.ratio, self.golden_ratio = _quotient(self.rmse, self.floor), _quotient(self.golden_rmse, self.floor)
+
+        ratios, scatter = _tile_ratios(tiling, error_squares, *squares), _scatter(tiling.counts())
+        worst = int((ratios / scatter).argmax())
+        self.tile = tiling.span(worst)
+        self.tile_ratio = ratios.flatten()[worst].item()
+        self.tile_limit = spec.worst_tile * scatter.expand_as(ratios).flatten()[worst].item()
+
+        unit, self.ulp_name = _ulp(t, tiling, store, spec, input_dtype, squares[2])
+        self.ulps = error.abs_().div_(unit)
+        self.furthest = int(self.ulps.argmax())
+        self.max_ulp = self.ulps.flatten()[self.furthest].item()
+
+    def reasons(self, y: torch.Tensor, t: torch.Tensor) -> list[str]:
+        """A sentence for each limit that is exceeded."""
+        spec, found = self.spec, []
+        budget = spec.budget * _scatter(y.numel())
+        if self.ratio > budget:
+            text = (
+                f"gauge: RMSE against truth is {self.rmse:.3g}, {self.ratio:.3g} times the floor {self.floor:.3g}; "
+                f"the budget is {budget:.3g}"
+            )
+            if self.golden_ratio > budget:
+                text += f" (the golden itself has {self.golden_ratio:.3g}: the budget leaves its dtype flow no room)"
+            found.append(text)
+        if self.tile_ratio > self.tile_limit:
+            found.append(
+                f"worst tile: RMSE of {where(self.tile)} is {self.tile_ratio:.3g} times its floor; "
+                f"the limit is {self.tile_limit:.3g}"
+            )
+        if self.max_ulp > spec.max_ulp:
+            index = unravel(self.furthest, y.shape)
+            found.append(
+                f"worst element: {list(index)} is {self.max_ulp:.3g} {self.ulp_name} from truth; "
+                f"the limit is {spec.max_ulp:g}: got {y[index].item():.6g}, truth {t[index].item():.6g}"
+            )
+        if self.golden_rmse > max(2.0**-4, 2 * torch.finfo(self.store).eps) * self.size + spec.atol:
+            found.append(
+                f"golden: its RMSE against truth is {self.golden_rmse:.3g}, where truth has RMS {self.size:.3g}: "
+                "one of the two is wrong"
+            )
+        return found
 
 
 def _finiteness(y: torch.Tensor, g: torch.Tensor, t: torch.Tensor) -> tuple[list[str], torch.Tensor | None]:
@@ -394,32 +331,16 @@ def _finiteness(y: torch.Tensor, g: torch.Tensor, t: torch.Tensor) -> tuple[list
     if nan.all():
         reasons.append("NaN everywhere: the kernel never wrote this output")
     elif nan.any():
-        reasons.append(f"NaN: {int(nan.sum())} elements, in {where(box(nan))}, were never written or were computed as NaN")
+        where_nan = where(box(nan))
+        reasons.append(f"NaN: {int(nan.sum())} elements, in {where_nan}, were never written or were computed as NaN")
     inf = (y.isinf() | g.isinf()) & (y != g) & ~nan
     if inf.any():
-        first = _unravel(int(inf.double().flatten().argmax()), y.shape)
+        first = unravel(int(inf.double().flatten().argmax()), y.shape)
         reasons.append(
             f"Inf: {int(inf.sum())} elements, in {where(box(inf))}; the first at {list(first)}: "
             f"got {y[first].item():.6g}, golden {g[first].item():.6g}"
         )
     return reasons, nan | inf
-
-
-def _floor_squares(
-    g: torch.Tensor, t: torch.Tensor, store: torch.dtype, atol: float
-) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """(a, b, least): the squared floor of any set of elements is max(mean(a), mean(b), least). g and t are FP64."""
-    own = (g - t).square_()
-    size = t.square()
-    own_mean, size_mean = own.mean().item(), size.mean().item()
-    least = atol**2 if own_mean >= size_mean / 16 else FP32_NOISE**2 * size_mean
-    if is_low_precision(store):
-        rounded = t.to(store).double()
-        # Where truth rounds to Inf the golden has its say; the floor takes the spacing.
-        first = (rounded - t).where(rounded.isfinite(), torch.zeros((), dtype=t.dtype)).square_()
-        return first, spacing(t, store).square_().div_(12), least
-    relative = own_mean / size_mean if size_mean else 0.0
-    return own, size.mul_(max(relative, FP32_NOISE**2)), least
 
 
 def _tile_ratios(
@@ -459,28 +380,8 @@ def _nan_in_golden(g: torch.Tensor) -> str:
     return f"golden: {int(g.isnan().sum())} elements are NaN, in {where(box(g.isnan()))}"
 
 
-def lines(mask: torch.Tensor) -> list[torch.Tensor]:
-    """For each dimension, at which of its indices `mask` holds something."""
-    dims = range(mask.dim())
-    return [mask.sum([i for i in dims if i != dim]) > 0 if mask.dim() > 1 else mask for dim in dims]
-
-
-def box(mask: torch.Tensor) -> Span:
-    """The smallest block that holds all of `mask`, which holds something."""
-    hits = [line.nonzero().flatten() for line in lines(mask)]
-    return tuple((int(hit[0]), int(hit[-1]) + 1) for hit in hits)
-
-
 def _untouched(x: torch.Tensor) -> torch.Tensor:
     """Where x has the value that an output starts with (a bool has none to spare)."""
     if x.dtype == torch.bool:
         return torch.zeros_like(x)
     return x.isnan() if x.is_floating_point() else x == torch.iinfo(x.dtype).min
-
-
-def _unravel(index: int, shape) -> tuple[int, ...]:
-    place = []
-    for size in reversed(tuple(shape)):
-        index, at = divmod(index, size)
-        place.append(at)
-    return tuple(reversed(place))

@@ -1,4 +1,4 @@
-"""Guesses from the pattern of errors what a kernel did wrong. Never part of the verdict: one hint for whoever reads it."""
+"""Guesses from the pattern of errors what a kernel did wrong: a hint for the reader, never part of the verdict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 
 import torch
 
-from . import compare as _compare
+from .floors import is_low_precision
+from .tiling import Tiling, lines, span
 
 _WINDOW = 32  # rows and columns that are searched for low rank
 
@@ -30,7 +31,7 @@ def diagnose(
     found = _not_stored(actual, golden, wrong)
     if found:
         return found
-    tiling = _compare.Tiling(golden.shape)
+    tiling = Tiling(golden.shape)
     y, g, t = (tiling.sheets(x.double()) for x in (actual, golden, truth))
     finite = y.isfinite() & g.isfinite() & t.isfinite()
     if not finite.all():
@@ -38,7 +39,7 @@ def diagnose(
     if not t.any():
         return ""
     noise = max(floor, 1e-12 * _rms(t))
-    low = next((d for d in (golden.dtype, input_dtype) if _compare.is_low_precision(d)), torch.bfloat16)
+    low = next((d for d in (golden.dtype, input_dtype) if is_low_precision(d)), torch.bfloat16)
     return (
         _stale_rows(y, g, tiling.sheets(wrong), noise)
         or _transposed(y, t, noise)
@@ -73,8 +74,8 @@ def _not_stored(y: torch.Tensor, g: torch.Tensor, wrong: torch.Tensor) -> str:
 
 def _place(missing: torch.Tensor, state: str) -> str:
     """Names the block, or the several blocks, that were not stored."""
-    runs = [_runs(line) for line in _compare.lines(missing)]
-    where = ", ".join("+".join(_compare.span(run) for run in dim[:4]) + "+…" * (len(dim) > 4) for dim in runs)
+    runs = [_runs(line) for line in lines(missing)]
+    where = ", ".join("+".join(span(run) for run in dim[:4]) + "+…" * (len(dim) > 4) for dim in runs)
     cut = [(dim, size) for dim, size in zip(runs, missing.shape) if dim != [(0, size)]]
     at_end = cut and all(len(dim) == 1 and dim[0][1] == size for dim, size in cut)
     what = "last tile" if at_end else "a tile" if all(len(dim) == 1 for dim in runs) else "several tiles"
@@ -89,7 +90,7 @@ def _runs(line: torch.Tensor) -> list[tuple[int, int]]:
 
 def _mask_edge(y: torch.Tensor, g: torch.Tensor) -> bool:
     """Whether most rows have exactly one element that is zero on one side only."""
-    tiling = _compare.Tiling(g.shape)
+    tiling = Tiling(g.shape)
     per_row = ((tiling.sheets(y) == 0) != (tiling.sheets(g) == 0)).sum(-1).flatten()
     return len(per_row) >= 8 and int(per_row.max()) == 1 and int(per_row.sum()) >= len(per_row) / 2
 
@@ -151,8 +152,8 @@ def _row_gain(y: torch.Tensor, t: torch.Tensor, noise: float) -> str:
 def _missing_term(error: torch.Tensor, shape: torch.Size, noise: float) -> str:
     """Errors of low rank: a sum has a term too few or too many.
 
-    A window is looked at, since packed sequences and heads side by side each have a term of their own; its rows are those
-    of the last dimension but one, or of the first (tokens, in `[tokens, heads, head_dim]`).
+    A window is looked at, since packed sequences and heads side by side each have a term of their own; its rows are
+    those of the last dimension but one, or of the first (tokens, in `[tokens, heads, head_dim]`).
     """
     ways = [error]
     if len(shape) > 2:
@@ -170,7 +171,7 @@ def _missing_term(error: torch.Tensor, shape: torch.Size, noise: float) -> str:
     return ""
 
 
-def _coarse_sum(y: torch.Tensor, t: torch.Tensor, tiling: _compare.Tiling, noise: float) -> str:
+def _coarse_sum(y: torch.Tensor, t: torch.Tensor, tiling: Tiling, noise: float) -> str:
     """Noise of about one size everywhere, as large as the rounding of a low-precision accumulator."""
     error, size = _rms(y - t), _rms(t)
     tiles = (tiling.sums((y - t).square_()) / tiling.counts()).sqrt_()

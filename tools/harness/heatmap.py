@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-
 from pypto_gym.tools.harness import compare
 
 
@@ -16,8 +15,8 @@ def draw(path: Path, result, reference, operator) -> None:
     reference  its Reference
     operator   its Operator
 
-    A pixel is a tile; leading dimensions (batches, heads) are stacked downwards. Colours are logarithmic and turn from blue
-    to red at the limit of the worst tile, so that a good output is blue throughout. Tiles with NaN are black.
+    A pixel is a tile; leading dimensions (batches, heads) are stacked downwards. Colours are logarithmic and turn from
+    blue to red at the limit of the worst tile, so that a good output is blue throughout. Tiles with NaN are black.
     """
     import matplotlib
 
@@ -26,9 +25,9 @@ def draw(path: Path, result, reference, operator) -> None:
     from matplotlib.colors import LogNorm
 
     outputs = result.run.outputs
-    names = [name for name, golden in reference.golden.items() if name in outputs and _can_be_drawn(outputs[name], golden)]
+    names = [name for name in outputs if _can_be_drawn(outputs[name], reference.golden[name])]
     if not names:
-        raise ValueError(f"{operator.name}: no output is floating-point and of the golden's shape, nothing can be drawn")
+        raise ValueError(f"{operator.name}: nothing to draw, no output is floating-point and of the golden's shape")
     figure, axes = plt.subplots(1, len(names), figsize=(5 * len(names), 5), squeeze=False, layout="constrained")
     figure.suptitle(f"{operator.name} {result.case} {result.impl}: RMSE over floor, by tile")
     for name, axis in zip(names, axes[0]):
@@ -38,12 +37,17 @@ def draw(path: Path, result, reference, operator) -> None:
         colours = matplotlib.colormaps["RdBu_r"].with_extremes(bad="black")
         picture = ratios.reshape(-1, tiling.across).clamp(min=limit / 100)
         image = axis.imshow(
-            picture.numpy(), aspect="auto", interpolation="nearest", cmap=colours, norm=LogNorm(limit / 100, limit * 100)
+            picture.numpy(),
+            aspect="auto",
+            interpolation="nearest",
+            cmap=colours,
+            norm=LogNorm(limit / 100, limit * 100),
         )
         axis.locator_params(integer=True)
         axis.set_title(f"{name} {list(tiling.shape)}")
         axis.set_xlabel(f"tiles of {tiling.width} columns")
-        axis.set_ylabel(f"tiles of {tiling.height} rows" + (f", {ratios.shape[0]} sheets" if ratios.shape[0] > 1 else ""))
+        sheets = f", {ratios.shape[0]} sheets" if ratios.shape[0] > 1 else ""
+        axis.set_ylabel(f"tiles of {tiling.height} rows{sheets}")
         figure.colorbar(image, ax=axis, extend="both")
     figure.savefig(path, dpi=120)
     plt.close(figure)
