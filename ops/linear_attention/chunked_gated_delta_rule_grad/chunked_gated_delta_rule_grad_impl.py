@@ -243,8 +243,7 @@ def _gradients(shape, tuning, chunk, packed, ones, q_raw, k_raw, v_raw, q_unit, 
         dq_sum = dk_sum = None
         for j in shape.value_heads_of(h):
             pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width, size))
-            beta, gamma = block(beta_pad, row, size, j, 1), block(factors, 2 * row, size, j, 1)
-            to_end = block(factors, 2 * row + size, size, j, 1)
+            beta, to_end = block(beta_pad, row, size, j, 1), block(factors, 2 * row + size, size, j, 1)
             t, att, decay = (block(x, row, size, j, size) for x in (inverse_in, att_in, decay_in))
             do, u, w = block(do_pad, row, size, j, width), block(u_in, row, size, j, width), block(w_in, row, size, j, dim)
             s, after = block(s_in, state_row, dim, j, width), block(s_in, state_row + dim, dim, j, width)
@@ -258,10 +257,12 @@ def _gradients(shape, tuning, chunk, packed, ones, q_raw, k_raw, v_raw, q_unit, 
             c = matmul(do, v_new, b_trans=True) * decay
             k_beta, carried = k * beta, _row_sum(d_next * after)
 
-            # From here on only the tokens that exist. A valid shape holds when it is given to a product or to a tensor
-            # in global memory; given to the result of a vector operation it is lost.
+            # From here on only the tokens that exist. A valid shape holds when it is given to a product or to a fresh
+            # view of global memory; given to the result of a vector operation, or used in tiles of two heights, it is lost.
             q_, k_ = (chunk.existing(block(x, row, size, h, dim)) for x in (q_unit, k_unit))
-            beta, gamma, to_end = (chunk.existing(x) for x in (beta, gamma, to_end))
+
+            def column(matrix, at):
+                return chunk.existing(block(matrix, at, size, j, 1))
 
             def product(*operands, **transposed):
                 return chunk.existing(matmul(*operands, **transposed))
@@ -269,20 +270,21 @@ def _gradients(shape, tuning, chunk, packed, ones, q_raw, k_raw, v_raw, q_unit, 
             dv_beta_ = chunk.existing(dv_beta)
             # Tiles of two heights, so that PyPTO does not make one task of all that follows: it would not fit in UB.
             pypto.set_vec_tile_shapes(tuning.final_rows // 2, max(dim, width, size))
-            dq_head = product(c, k) + product(do, s, b_trans=True) * gamma
+            dq_head = product(c, k) + product(do, s, b_trans=True) * column(factors, 2 * row)
             qdq = _row_sum(q_ * dq_head)
             pypto.set_vec_tile_shapes(tuning.final_rows, max(dim, width, size))
-            y = product(b, k) - product(dv_beta, s, b_trans=True) * gamma
+            y = product(b, k) - product(dv_beta, s, b_trans=True) * column(factors, 2 * row)
             z = (product(b, k_beta, a_trans=True) + product(c, q, a_trans=True)
-                 + product(v_new, d_next, b_trans=True) * to_end)  # fmt: skip
-            yk, zk = _row_sum(y * k_), _row_sum(z * k_)
-            d_total = qdq + beta * yk - zk
-            dk_head = y * beta + z
+                 + product(v_new, d_next, b_trans=True) * column(factors, 2 * row + size))  # fmt: skip
+            beta = column(beta_pad, row)
+            y_beta = y * beta
+            d_total = _row_sum((y_beta - z) * k_) + qdq
+            dk_head = y_beta + z
             suffix = pypto.view(triu, [size, size], [0, 0], valid_shape=[chunk.length, chunk.length])
             dg_head = matmul(suffix, d_total) + product(pypto.view(ones, [size, dim], [0, 0]), carried)
             v = chunk.tokens(v_raw, width, j * width)
             chunk.store(dg_head, dg, j)
-            chunk.store(_row_sum(dv_beta_ * v) + yk, dbeta, j)
+            chunk.store(_row_sum(dv_beta_ * v) + _row_sum(y * k_), dbeta, j)
             chunk.store(dv_beta_ * beta, dv, j * width)
             dq_sum, dk_sum = (dq_head, dk_head) if dq_sum is None else (dq_sum + dq_head, dk_sum + dk_head)
         _unit_grad(shape, chunk, q_raw, dq_sum * dim**-0.5, dq, h)
