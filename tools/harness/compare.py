@@ -157,7 +157,7 @@ def _compare_bits(name: str, actual: torch.Tensor, golden: torch.Tensor) -> Outp
     tiling = Tiling(golden.shape)
     tile = int(tiling.sums(wrong.double()).argmax())
     first = f"{list(index)}: got {actual[index].item()}, golden {golden[index].item()}"
-    reasons = [f"exact: {violations} of {golden.numel()} elements differ from the golden in their bits; the first at {first}"]
+    reasons = [f"exact: {violations} of {golden.numel()} elements differ from the golden; the first at {first}"]
     unwritten = wrong & _untouched(actual)
     if unwritten.any():
         reasons.append(f"{int(unwritten.sum())} elements still have the value they started with: never written")
