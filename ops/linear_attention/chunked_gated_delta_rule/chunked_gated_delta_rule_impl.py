@@ -3,15 +3,17 @@
 Four steps, of which only the third is serial, and that only within a sequence and head (names as in `reference.chunked`):
 
     prepare  per chunk            normalise q and k; beta v and the gates copied into padded cells
-    local    per chunk and head   T, U, W;  P = gamma_last I - K_e^T W;  R = K_e^T U;
-                                  query = gamma Q - att W;  base = att U
-    carry    per head, serial     S <- P S + R
-    output   per chunk and head   o = query S + base
+    local    per chunk and head   T, U, W;  K_e = diag(exp(G_last - G)) K;  P = gamma_last I - K_e^T W;
+                                  query = gamma Q - att W
+    carry    per head, serial     S <- [P K_e^T] [S; U]
+    output   per chunk and head   o = [query att] [S; U]
 
-P and R leave the serial step one product of [Dk, Dk] and [Dk, Dv] a chunk: V' = U - W S is never formed.
+V' = U - W S is never formed: with P and query, what is left of a chunk once S is known is two products with one right
+operand, and no vector operation stands between one chunk's state and the next.
 """
 
 import functools
+import math
 from dataclasses import dataclass, field
 
 import pypto
@@ -28,7 +30,7 @@ DTYPES = {"torch.float32": pypto.DT_FP32, "torch.bfloat16": pypto.DT_BF16}
 class Tuning:
     """What may differ between targets; compared by identity, so that a kernel is compiled once for each.
 
-    vec_rows     rows of a vector tile of the local and output steps
+    vec_rows     rows of a vector tile of the local step
     carry_rows   rows of a vector tile of the carry step
     runtime, passes   options of `pypto.frontend.jit`
     """
@@ -76,8 +78,9 @@ class Shape:
         heads, key, value = self.value_heads, self.value_heads * self.key_dim, self.value_heads * self.value_dim
         return {
             "q_unit": (size, qk), "k_unit": (size, qk), "v_beta": (size, value), "g_pad": (size, heads),
-            "beta_pad": (size, heads), "p": (self.key_dim, key), "r": (self.key_dim, value),
-            "query": (size, key), "base": (size, value), "s": (self.key_dim, value),
+            "beta_pad": (size, heads),
+            "pk": (self.key_dim + size, key), "query_att": (size, key + heads * size),
+            "su_even": (self.key_dim + size, value), "su_odd": (self.key_dim + size, value),
         }  # fmt: skip
 
     def value_heads_of(self, qk_head):
@@ -110,11 +113,10 @@ def _kernel(shape, tuning):
         v_beta: pypto.Tensor([n, value], FP32),
         g_pad: pypto.Tensor([n, heads], FP32),
         beta_pad: pypto.Tensor([n, heads], FP32),
-        p: pypto.Tensor([n, key], FP32),
-        r: pypto.Tensor([n, value], FP32),
-        query: pypto.Tensor([n, key], FP32),
-        base: pypto.Tensor([n, value], FP32),
-        s: pypto.Tensor([n, value], FP32),
+        pk: pypto.Tensor([n, key], FP32),
+        query_att: pypto.Tensor([n, key + heads * size], FP32),
+        su_even: pypto.Tensor([n, value], FP32),
+        su_odd: pypto.Tensor([n, value], FP32),
         o: pypto.Tensor([t, value], dtype),
         final_state: pypto.Tensor(state, FP32),
     ):
@@ -124,13 +126,17 @@ def _kernel(shape, tuning):
         for b in pypto.loop(batch, name="local_sequence", idx_name="b"):
             for c in pypto.loop(chunks(cu_seqlens, b, size), name="local_chunk", idx_name="c"):
                 _local(shape, tuning, Chunk(cu_seqlens, b, c, size), packed, eye, ones,
-                       q_unit, k_unit, v_beta, g_pad, beta_pad, p, r, query, base)  # fmt: skip
+                       q_unit, k_unit, v_beta, g_pad, beta_pad, pk, query_att, su_even, su_odd)  # fmt: skip
         for b in pypto.loop(batch, name="carry_sequence", idx_name="b"):
             for h in pypto.loop(heads, name="carry_head", idx_name="h"):
-                _carry(shape, tuning, cu_seqlens, b, h, initial_state, p, r, s, final_state)
+                _carry(shape, tuning, cu_seqlens, b, h, initial_state, pk, su_even, su_odd, final_state)
         for b in pypto.loop(batch, name="output_sequence", idx_name="b"):
-            for c in pypto.loop(chunks(cu_seqlens, b, size), name="output_chunk", idx_name="c"):
-                _output(shape, tuning, Chunk(cu_seqlens, b, c, size), query, base, s, o)
+            count = chunks(cu_seqlens, b, size)
+            for i in pypto.loop((count + 1) // 2, name="output_chunks", idx_name="i"):
+                for _ in pypto.loop(1, name="output_even"):
+                    _output(shape, Chunk(cu_seqlens, b, 2 * i, size), query_att, su_even, o)
+                for _ in pypto.loop((count // 2 - i).min(1), name="output_odd"):
+                    _output(shape, Chunk(cu_seqlens, b, 2 * i + 1, size), query_att, su_odd, o)
 
     return chunked_gated_delta_rule
 
@@ -150,7 +156,7 @@ def _prepare(shape, chunk, q, k, v, g, beta, q_unit, k_unit, v_beta, g_pad, beta
 
 
 def _local(shape, tuning, chunk, packed, eye, ones, q_unit, k_unit, v_beta, g_pad, beta_pad,
-           p_out, r_out, query_out, base_out):  # fmt: skip
+           pk, query_att, su_even, su_odd):  # fmt: skip
     size, dim, width, row = chunk.size, shape.key_dim, shape.value_dim, chunk.cell * chunk.size
     tril, strict, after = (constant(packed, which) for which in (TRIL, STRICT, AFTER))
     pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width, size))
@@ -164,32 +170,60 @@ def _local(shape, tuning, chunk, packed, eye, ones, q_unit, k_unit, v_beta, g_pa
             gamma, to_end = matmul(tril, g).exp(), matmul(after, g).exp()
             gamma_last = matmul(ones, g).exp()
             att = qk * decay
-            t = inverse(kk * decay * strict * beta, packed)
+            t = inverse(kk * decay * beta, packed)
             w, u = matmul(t, k * (beta * gamma)), matmul(t, block(v_beta, row, size, j, width))
             k_end = k * to_end
-            store(eye * gamma_last - matmul(k_end, w, a_trans=True), p_out, chunk.cell * dim, j)
-            store(copy(matmul(k_end, u, a_trans=True)), r_out, chunk.cell * dim, j)
-            store(q * gamma - matmul(att, w), query_out, row, j)
-            store(copy(matmul(att, u)), base_out, row, j)
+            store(eye * gamma_last - matmul(w, k_end, a_trans=True), pk, chunk.cell * (dim + size), j)
+            store(k_end, pk, chunk.cell * (dim + size) + dim, j)
+            pypto.assemble(q * gamma - matmul(att, w), [row, j * (dim + size)], query_att)
+            pypto.assemble(att, [row, j * (dim + size) + dim], query_att)
+            for su in (su_even, su_odd):
+                store(u, su, chunk.state * (dim + size) + dim, j)
 
 
-def _carry(shape, tuning, cu_seqlens, b, h, initial_state, p, r, s_out, final_state):
-    dim, width = shape.key_dim, shape.value_dim
-    first = Chunk(cu_seqlens, b, 0, shape.chunk_size)
-    pypto.set_vec_tile_shapes(tuning.carry_rows, width)
+def _carry(shape, tuning, cu_seqlens, b, h, initial_state, pk, su_even, su_odd, final_state):
+    """Chunk by chunk S <- [P K_e^T] [S; U].
+
+    A chunk reads [S; U] from one of two matrices and puts the next S into the other, by turns: a graph that reads and
+    writes one tensor would be a cycle. So S of the even chunks is in `su_even`, of the odd ones in `su_odd`.
+    """
+    dim, width, both = shape.key_dim, shape.value_dim, shape.key_dim + shape.chunk_size
+    n, first = chunks(cu_seqlens, b, shape.chunk_size), Chunk(cu_seqlens, b, 0, shape.chunk_size)
     head_row = (b * shape.value_heads + h) * dim
-    s = pypto.tensor([dim, width], FP32, "s")
-    s[:] = copy(pypto.view(initial_state, [dim, width], [head_row, 0]))
-    for i in pypto.loop(chunks(cu_seqlens, b, shape.chunk_size), name="carry_chunk", idx_name="i"):
-        row = (first.cell + i) * dim
-        store(copy(s), s_out, row, h)
-        s[:] = matmul(block(p, row, dim, h, dim), s) + block(r, row, dim, h, width)
-    pypto.assemble(copy(s), [head_row, 0], final_state)
+
+    def step(c, source, target):
+        left = block(pk, (first.cell + c) * both, both, h, dim)
+        store(product(left, block(source, (first.state + c) * both, both, h, width), a_trans=True), target,
+              (first.state + c + 1) * both, h)  # fmt: skip
+
+    def finish(source):
+        pypto.assemble(copy(block(source, (first.state + n) * both, dim, h, width)), [head_row, 0], final_state)
+
+    pypto.set_vec_tile_shapes(tuning.carry_rows, width)
+    for _ in pypto.loop(1, name="carry_begin"):
+        store(copy(pypto.view(initial_state, [dim, width], [head_row, 0])), su_even, first.state * both, h)
+    for i in pypto.loop((n + 1) // 2, name="carry_chunks", idx_name="i"):
+        for _ in pypto.loop(1, name="carry_even"):
+            step(2 * i, su_even, su_odd)
+        for _ in pypto.loop((n // 2 - i).min(1), name="carry_odd"):  # with an odd n the last one has no partner
+            step(2 * i + 1, su_odd, su_even)
+    odd = n - n // 2 * 2
+    for _ in pypto.loop(1 - odd, name="carry_end_even"):
+        finish(su_even)
+    for _ in pypto.loop(odd, name="carry_end_odd"):
+        finish(su_odd)
 
 
-def _output(shape, tuning, chunk, query, base, s, o):
-    size, dim, width, row = chunk.size, shape.key_dim, shape.value_dim, chunk.cell * chunk.size
-    pypto.set_vec_tile_shapes(tuning.vec_rows, max(dim, width))
+def product(a, b, a_trans=False):
+    """a @ b in FP32 with the whole of a long K in L1: fewer, larger copies than `atoms.matmul` makes."""
+    (m, k), n = (a.shape[::-1] if a_trans else a.shape), b.shape[1]
+    pypto.set_cube_tile_shapes([m, m], [math.gcd(k, 128), k], [n, n])
+    return pypto.matmul(a, b, FP32, a_trans=a_trans)
+
+
+def _output(shape, chunk, query_att, su, o):
+    size, dim, width, both = chunk.size, shape.key_dim, shape.value_dim, shape.key_dim + chunk.size
+    pypto.set_vec_tile_shapes(size, width)
     for j in range(shape.value_heads):
-        carried = matmul(block(query, row, size, j, dim), block(s, chunk.cell * dim, dim, j, width))
-        chunk.store(chunk.existing(carried) + chunk.existing(block(base, row, size, j, width)), o, j * width)
+        left = pypto.view(query_att, [size, both], [chunk.cell * size, j * both], valid_shape=[chunk.length, both])
+        chunk.store(product(left, block(su, chunk.state * both, both, j, width)), o, j * width)
