@@ -21,6 +21,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from pypto_gym.tools.runtime import polyfill_conv
+
 _ignored: set[str] = set()
 
 
@@ -41,6 +43,7 @@ def install(pypto: ModuleType) -> None:
         _add_precision_type(pypto)
     if not hasattr(pypto, "atomic_add"):
         pypto.atomic_add = functools.partial(_atomic_add, pypto)
+    polyfill_conv.install(pypto)
     _drop_unknown_pass_options(pypto)
     _drop_unknown_jit_options(pypto)
 

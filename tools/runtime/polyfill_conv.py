@@ -32,12 +32,12 @@ class ConvBpTileL0Info:
 
 def install(pypto: ModuleType) -> None:
     """Adds to `pypto` (and to `pypto.pypto_impl`) what it lacks."""
-    for info in (ConvBpTileL1Info, ConvBpTileL0Info):
-        for module in (pypto.pypto_impl, pypto):
-            if not hasattr(module, info.__name__):
-                setattr(module, info.__name__, getattr(pypto.pypto_impl, info.__name__, info))
     if hasattr(pypto, "conv_backward_input"):
         return
+    for info in (ConvBpTileL1Info, ConvBpTileL0Info):
+        for module in (getattr(pypto, "pypto_impl", pypto), pypto):
+            if not hasattr(module, info.__name__):
+                setattr(module, info.__name__, info)
     scope = _Scope(pypto)
     pypto.set_convbp_input_tile_shapes = scope.set
     pypto.get_convbp_input_tile_shapes = scope.get
