@@ -8,7 +8,7 @@ from .incre_flash_attention_tile import TILE, attend_tile
 
 @pypto.frontend.jit(
     runtime_options={"stitch_function_max_num": 128},
-    pass_options={"cube_l1_reuse_setting": {-1: 4}},
+    pass_options={"cube_l1_reuse_setting": {-1: 8}},
 )
 def incre_flash_attention_split_kernel(
     q: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
@@ -29,11 +29,11 @@ def incre_flash_attention_split_kernel(
     kv_heads = k_cache.shape[1] // head_dim
     group = heads // kv_heads
     batch = kv_lens.shape[0]
-    pypto.set_vec_tile_shapes(min(group, 16), TILE)
+    pypto.set_vec_tile_shapes(16, TILE)
     for b in pypto.loop(batch, name="LOOP_batch", idx_name="b"):
         for t in pypto.loop(q_len, name="LOOP_token", idx_name="t"):
             visible = kv_lens[b] - (q_len - 1 - t)
-            for h in pypto.loop(kv_heads, name="LOOP_head", idx_name="h"):
+            for h in range(kv_heads):
                 for s in pypto.loop((visible + TILE - 1) // TILE, name="LOOP_kv", idx_name="s"):
                     row = (b * q_len + t) * heads + h * group
                     part_row = s * q.shape[0] + row
@@ -52,7 +52,7 @@ def incre_flash_attention_split_kernel(
             l_state = pypto.tensor([heads, 1], pypto.DT_FP32, "l_state")
             m_state = pypto.tensor([heads, 1], pypto.DT_FP32, "m_state")
             tiles = (visible + TILE - 1) // TILE
-            for s in pypto.loop(tiles, name="LOOP_merge", idx_name="s", unroll_list=[8, 4, 2, 1]):
+            for s in pypto.loop(tiles, name="LOOP_merge", idx_name="s", unroll_list=[4, 1]):
                 pypto.set_vec_tile_shapes(64, head_dim)
                 part_row = s * q.shape[0] + row
                 o_part = pypto.view(o_parts, [heads, head_dim], [part_row, 0])

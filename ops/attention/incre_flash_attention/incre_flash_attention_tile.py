@@ -26,7 +26,7 @@ def attend_tile(q_tile, k_cache, v_cache, block_size, block_table, b, h, s, visi
     pypto.set_cube_tile_shapes([16, 16], [min(128, head_dim), head_dim], [side, page])
     scores = pypto.matmul(q_tile, k, pypto.DT_FP32, b_trans=True)
     scores = pypto.view(scores, [group, TILE], [0, 0], valid_shape=[group, keys])
-    pypto.set_vec_tile_shapes(min(group, 16), TILE)
+    pypto.set_vec_tile_shapes(16, TILE)
     cube_pv = [16, 16], [side, TILE, page], [min(128, head_dim), head_dim]
     return partial_attention(pypto.mul(scores, scale), v, cube_pv)
 
