@@ -1,4 +1,4 @@
-"""Gradients of multi-head attention over sequences of any length, from the forward pass's o, l and m (skeleton SK-16)."""
+"""Gradients of multi-head attention over sequences of any length, from the forward pass's o, l and m (SK-16)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _work(inputs):
 
 
 def _sim_executions(inputs, impl):
-    """One body a tile pair; each emulated atomic addition reads its gradient in one more body and writes it in another."""
+    """One body a tile pair; an emulated atomic addition reads its gradient in one more and writes it in another."""
     from pypto_gym.ops.attention.flash_attention_mha_grad.flash_attention_mha_grad_tile import SIZES, fitting
 
     q, k = inputs["q"], inputs["k"]
@@ -116,7 +116,8 @@ def default_impl(deterministic: bool) -> str:
 def _check(q, k, v, o, do, l, m, cu_seqlens_q, cu_seqlens_kv, impl):
     checks.tnd(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv)
     if q.shape[2] not in HEAD_DIMS:
-        raise ValueError(f"q: got head_dim {q.shape[2]}, takes one of {', '.join(map(str, HEAD_DIMS))}: there are tiles for these")
+        takes = ", ".join(map(str, HEAD_DIMS))
+        raise ValueError(f"q: got head_dim {q.shape[2]}, takes one of {takes}: there are tiles for these")
     if k.shape[1] != q.shape[1]:
         raise ValueError(f"k: got {k.shape[1]} heads, takes as many as q, {q.shape[1]}")
     for name, x, dtype, shape in (

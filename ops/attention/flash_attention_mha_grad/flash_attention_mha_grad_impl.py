@@ -7,29 +7,18 @@ are the forward pass's, never recomputed.
 
 import pypto
 
-from .flash_attention_mha_grad_tile import SIZES, Matrices, TilePair, Tiles, choose, flatten, softmax_gradient
+from .flash_attention_mha_grad_tile import SIZES, Matrices, TilePair, choose, flatten, softmax_gradient, square
 
 
-def _tiles(size: int, head_dim: int) -> Tiles:
-    """Small cube tiles, which fit the buffers of every architecture; see `square` for what else counts."""
-    k = min(head_dim, 64) if head_dim != 96 else 96
-    return Tiles(
-        q=size, kv=size, vec_s=(32, size), vec_d=(32, head_dim),
-        cube_s=([64, 64], [k, head_dim], [size, size]),
-        cube_dq=([64, 64], [64, size], [head_dim, head_dim]),
-        cube_dkv=([64, 64], [64, size], [head_dim, head_dim]),
-    )  # fmt: skip
-
-
-TILES = {head_dim: {size: _tiles(size, head_dim) for size in SIZES} for head_dim in (32, 64, 96, 128, 256)}
-"""By head_dim and size."""
+TILES = {head_dim: {size: square(size, head_dim) for size in SIZES} for head_dim in (32, 64, 96, 128, 256)}
+"""By head_dim and size. Newer architectures have buffers at least as large."""
 
 FUSES_CUBE_AND_VECTOR = ("DAV_3510",)
 """Architectures on which the compiler puts cube and vector work into one subgraph, and `sg_set_ooo_scope` orders it."""
 
 
 def segment(number: int) -> None:
-    """Keeps the operations that follow together, as one vector subgraph or as one stretch of a fused one; -1 ends it."""
+    """Keeps the operations that follow together: one vector subgraph, or one stretch of a fused one; -1 ends it."""
     if pypto.platform.npuarch in FUSES_CUBE_AND_VECTOR:
         pypto.set_pass_options(sg_set_ooo_scope=number)
     else:

@@ -63,7 +63,7 @@ def two_pass_kernel(
                     if pypto.is_loop_begin(j):
                         dq_sum[:] = dq_tile
                     else:
-                        dq_tile = pypto.add(pypto.view(dq_sum, [tiles.q, head_dim], [0, 0], valid_shape=[rows, head_dim]), dq_tile)
+                        dq_tile = pypto.add(_revisit(dq_sum, rows), dq_tile)
                         if pypto.is_loop_end(j):
                             pypto.assemble(pypto.mul(dq_tile, scale), [row, column], dq)
                         else:
@@ -72,7 +72,6 @@ def two_pass_kernel(
             for j in pypto.loop(kv_tiles, name="LOOP_dkv_kv", idx_name="j_dkv"):
                 row = kv_start + j * tiles.kv
                 columns = (kv_len - j * tiles.kv).min(tiles.kv)
-                valid = [columns, head_dim]
                 dk_sum = pypto.tensor([tiles.kv, head_dim], pypto.DT_FP32, "dk_sum")
                 dv_sum = pypto.tensor([tiles.kv, head_dim], pypto.DT_FP32, "dv_sum")
                 for i in pypto.loop(q_tiles, name="LOOP_dkv_q", idx_name="i_dkv", unroll_list=list(tiles.unroll)):
@@ -94,14 +93,19 @@ def two_pass_kernel(
                             dk_sum[:] = dk_tile
                             dv_sum[:] = dv_tile
                     else:
-                        dk_tile = pypto.add(pypto.view(dk_sum, [tiles.kv, head_dim], [0, 0], valid_shape=valid), dk_tile)
-                        dv_tile = pypto.add(pypto.view(dv_sum, [tiles.kv, head_dim], [0, 0], valid_shape=valid), dv_tile)
+                        dk_tile = pypto.add(_revisit(dk_sum, columns), dk_tile)
+                        dv_tile = pypto.add(_revisit(dv_sum, columns), dv_tile)
                         if pypto.is_loop_end(i):
                             pypto.assemble(pypto.mul(dk_tile, scale), [row, column], dk)
                             pypto.assemble(dv_tile, [row, column], dv)
                         else:
                             dk_sum[:] = dk_tile
                             dv_sum[:] = dv_tile
+
+
+def _revisit(state, rows):
+    """`state`, of which `rows` rows are valid: a valid shape is lost where a tensor crosses a loop boundary."""
+    return pypto.view(state, state.shape, [0, 0], valid_shape=[rows, state.shape[1]])
 
 
 def _scores_and_gradients(pair, tiles, scale):

@@ -1,4 +1,4 @@
-"""What the matrix cannot say of flash_attention_mha_grad: proof of golden and truth, bad input, tiles that fit, the function."""
+"""What the matrix cannot say: golden and truth proven, bad input, tiles that fit, the torch-facing function."""
 
 from __future__ import annotations
 
@@ -85,20 +85,21 @@ def arguments():
 
 
 BAD = [
-    *((name, lambda x: x.float(), TypeError, f"{name}: got float32, takes bfloat16") for name in ("q", "k", "v", "o", "do")),
+    *((name, lambda x: x.float(), TypeError, f"{name}: got float32, takes bfloat16") for name in "q k v o do".split()),
     *((name, lambda x: x.bfloat16(), TypeError, f"{name}: got bfloat16, takes float32") for name in ("l", "m")),
-    *((name, lambda x: x.long(), TypeError, f"{name}: got int64, takes int32") for name in ("cu_seqlens_q", "cu_seqlens_kv")),
-    *((name, lambda x: x.flatten(1), ValueError, f"{name}: got shape .* takes 3 dimensions") for name in ("q", "k", "o", "do", "l")),
+    ("cu_seqlens_q", lambda x: x.long(), TypeError, "cu_seqlens_q: got int64, takes int32"),
+    ("cu_seqlens_kv", lambda x: x.long(), TypeError, "cu_seqlens_kv: got int64, takes int32"),
+    *((name, lambda x: x.flatten(1), ValueError, f"{name}: got shape .* takes 3 dim") for name in "q k o do l".split()),
     ("o", lambda x: x[1:], ValueError, r"o: got shape \[10, 2, 64\], takes \[11, 2, 64\]"),
     ("do", lambda x: x[:, :1].contiguous(), ValueError, r"do: got shape \[11, 1, 64\], takes \[11, 2, 64\]"),
     ("l", lambda x: x[1:], ValueError, r"l: got shape \[10, 2, 1\], takes \[11, 2, 1\]"),
     ("m", lambda x: x.expand(-1, -1, 2).contiguous(), ValueError, r"m: got shape \[11, 2, 2\], takes \[11, 2, 1\]"),
     ("v", lambda x: x[1:], ValueError, r"v: got shape \[10, 2, 64\], takes that of k, \[11, 2, 64\]"),
     ("k", lambda x: x.transpose(0, 1), ValueError, "k: got strides .* takes a contiguous tensor"),
-    ("do", lambda x: torch.empty(2, 11, 64, dtype=x.dtype).transpose(0, 1), ValueError, "do: got strides .* takes a contiguous tensor"),
+    ("do", lambda x: x.repeat(1, 1, 2)[..., :64], ValueError, "do: got strides .* takes a contiguous tensor"),
     ("o", lambda x: x.to("meta"), ValueError, "o: got a tensor on meta, takes one on cpu, where q is"),
     ("q", lambda x: x.tolist(), TypeError, "q: got list, takes a torch.Tensor"),
-    ("cu_seqlens_q", lambda x: x[:2].contiguous(), ValueError, r"cu_seqlens_q: got \[0, 8\], takes offsets that rise from 0 to 11"),
+    ("cu_seqlens_q", lambda x: x[:2], ValueError, r"cu_seqlens_q: got \[0, 8\], takes offsets that rise from 0 to 11"),
     ("cu_seqlens_kv", lambda x: x.flip(0), ValueError, "cu_seqlens_kv: got .* takes offsets that rise from 0 to 11"),
     ("impl", lambda x: "fast", ValueError, "impl: got 'fast', takes general, a3, two_pass"),
     ("deterministic", lambda x: 1, TypeError, "deterministic: got int, takes a bool"),
