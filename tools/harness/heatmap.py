@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ def draw(path: Path, result, reference, operator) -> None:
     A pixel is a tile; leading dimensions (batches, heads) are stacked downwards. Colours are logarithmic and turn from
     blue to red at the limit of the worst tile, so that a good output is blue throughout. Tiles with NaN are black.
     """
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # PyPTO has set the root logger to DEBUG
     import matplotlib
 
     matplotlib.use("Agg")
