@@ -25,8 +25,8 @@ def tensor(name: str, x, shape: list, dtypes=(torch.float32,), device: torch.dev
         raise ValueError(f"{name}: got strides {list(x.stride())}, takes a contiguous tensor; call .contiguous()")
 
 
-def inputs(q, k, v, g, beta, initial_state, cu_seqlens, chunk_size, channel_gate=False):
-    """The arguments of a chunked forward pass; shapes as in `reference.py`. `channel_gate`: g is [T, Hv, Dk]."""
+def inputs(q, k, v, g, beta, state, cu_seqlens, chunk_size=None, channel_gate=False, state_name="initial_state"):
+    """The arguments of a forward pass; shapes as in `reference.py`. `channel_gate`: g is [T, Hv, Dk]."""
     tensor("q", q, [None, None, None], DTYPES)
     tokens, qk_heads, key_dim = q.shape
     tensor("k", k, [tokens, qk_heads, key_dim], (q.dtype,), q.device)
@@ -39,9 +39,9 @@ def inputs(q, k, v, g, beta, initial_state, cu_seqlens, chunk_size, channel_gate
             raise ValueError(f"{name}: got a head of {dim}, takes a multiple of 16 from 16 to {MAX_DIM}")
     tensor("g", g, [tokens, heads, key_dim] if channel_gate else [tokens, heads], device=q.device)
     tensor("beta", beta, [tokens, heads], device=q.device)
-    tensor("initial_state", initial_state, [None, heads, key_dim, value_dim], device=q.device)
-    offsets("cu_seqlens", cu_seqlens, tokens, initial_state.shape[0], q.device)
-    if chunk_size not in CHUNK_SIZES:
+    tensor(state_name, state, [None, heads, key_dim, value_dim], device=q.device)
+    offsets("cu_seqlens", cu_seqlens, tokens, state.shape[0], q.device)
+    if chunk_size is not None and chunk_size not in CHUNK_SIZES:
         raise ValueError(f"chunk_size: got {chunk_size}, takes one of {', '.join(map(str, CHUNK_SIZES))}")
 
 
