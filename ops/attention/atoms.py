@@ -96,8 +96,11 @@ def forward_tiles(q_len: int, kv_len: int, head_dim: int, large: bool = False) -
     kv = next((size for size in SHORT_TILES if kv_len <= size), KV_TILE)
     cube_qk, cube_pv = cube_tiles(q, kv, head_dim)
     vec_s = divisor(cube_qk[0][0], (12800 if large else 8192) // kv, 8)
-    vec_o = divisor(cube_pv[0][0], 160 if large else 64)
-    return Tiles(q, kv, vec_s, vec_o, cube_qk, cube_pv)
+    vec_o = divisor(cube_pv[0][0], 320 if large and head_dim <= 64 else 128 if large else 64)
+    unroll = (1,)
+    if large and kv_len > KV_TILE:  # a graph with a whole row of tiles in it; compilation grows with it
+        unroll = (4, 2, 1) if kv_len > 2 * KV_TILE else (2, 1)
+    return Tiles(q, kv, vec_s, vec_o, cube_qk, cube_pv, unroll)
 
 
 class OnlineSoftmax:
@@ -125,7 +128,7 @@ class OnlineSoftmax:
         prepare   function from `scores` to what is exponentiated: scale, bias, masks
         write     function that gets o / l [q, head_dim], l and m [q, 1], FP32, of the last tile
         first     condition: is this the first tile of these rows?
-        last      condition: is it the last one? Or False, where it cannot be
+        last      condition: is it the last one?
         drop      function applied to the weights on their way to P V (dropout); the denominator does not see it
         """
         # No sg_set_scope here: on 0.2.0 it pulls the matmul before it and these vector operations into one cube task.
@@ -155,9 +158,7 @@ class OnlineSoftmax:
     def _keep(self, o, l, m, write, last):
         """For the next tile, or, after the last one, for good: then without a detour through the running tensors."""
         pypto.set_vec_tile_shapes(self.tiles.vec_o, self.head_dim)
-        if last is False:
-            self.o[:], self.l[:], self.m[:] = o, l, m
-        elif pypto.cond(last):
+        if pypto.cond(last):
             write(pypto.div(o, l), l, m)
         else:
             self.o[:], self.l[:], self.m[:] = o, l, m
@@ -217,20 +218,14 @@ class Band:
         return first, end
 
     def tiles(self, first_row, rows, q_len, kv_len, tile):
-        """Kv tile numbers (a, b, c, d) for the row tile [first_row, first_row + rows): tiles a..b and c..d are cut by
-        an edge of the band, b..c are wholly visible, the others are not visible. The last visible tile is in c..d."""
+        """First and end of the kv tile numbers that rows [first_row, first_row + rows) see something of."""
         shift = self.shift(q_len, kv_len)
-        last_row = first_row + rows - 1
-        a, d = 0, (kv_len + tile - 1) // tile
-        if self.after is not None:
-            d = (_min(last_row + shift + self.after + 1, kv_len) + tile - 1) // tile
-        b, c = a, d - 1
+        first, end = 0, kv_len
         if self.before is not None:
-            a = _max(first_row + shift - self.before, 0) // tile
-            b = _min((_max(last_row + shift - self.before, 0) + tile - 1) // tile, d - 1)
+            first = _max(first_row + shift - self.before, 0) // tile
         if self.after is not None:
-            c = _max(_min((first_row + shift + self.after + 1) // tile, d - 1), b)
-        return a, b, c, d
+            end = _min(first_row + rows + shift + self.after, kv_len)
+        return first, (end + tile - 1) // tile
 
 
 def _min(a, b):
@@ -398,7 +393,7 @@ def attend(q, k, v, o, l, m, place: Place, head_dim: int, scale: float, band: Ba
     shift = band.shift(p.q_len, p.kv_len)
     for i in pypto.loop((count + tiles.q - 1) // tiles.q, name="LOOP_q", idx_name="i"):
         row, rows = first_row + i * tiles.q, tail(count, i, tiles.q)
-        a, b, c, d = band.tiles(row, rows, p.q_len, p.kv_len, tiles.kv)
+        first, end = band.tiles(row, rows, p.q_len, p.kv_len, tiles.kv)
         softmax = OnlineSoftmax(tiles, head_dim)
 
         def write(o_tile, l_tile, m_tile):
@@ -406,7 +401,7 @@ def attend(q, k, v, o, l, m, place: Place, head_dim: int, scale: float, band: Ba
             pypto.assemble(l_tile, [p.stat_row + row, p.stat_col], l)
             pypto.assemble(m_tile, [p.stat_row + row, p.stat_col], m)
 
-        def visit(j, first, last=False, edge=False):
+        def visit(j, first, last):
             column, columns = j * tiles.kv, tail(p.kv_len, j, tiles.kv)
             valid = [rows, columns]
             q_tile = tail_view(q, [tiles.q, head_dim], [p.q_row + row, p.q_col], [rows, head_dim])
@@ -417,7 +412,7 @@ def attend(q, k, v, o, l, m, place: Place, head_dim: int, scale: float, band: Ba
                 scores = pypto.mul(scores, scale)
                 if bias is not None:
                     scores = pypto.add(scores, bias(row, column, valid))
-                if edge and band.limited:
+                if band.limited:
                     scores = mask_edges(scores, band, *edge_masks, tiles, row + shift - column, valid)
                 return scores
 
@@ -426,11 +421,7 @@ def attend(q, k, v, o, l, m, place: Place, head_dim: int, scale: float, band: Ba
             scores = pypto.matmul(q_tile, k_tile, pypto.DT_FP32, b_trans=True)
             softmax.step(scores, v_tile, rows, prepare, write, first=first, last=last, drop=drop)
 
-        # Loops count from 0: with a start other than 0, the 0.2.0 compiler unrolls a loop over the wrong range.
-        if band.before is not None:
-            for t in pypto.loop(b - a, name="LOOP_kv_left", idx_name="t_left"):
-                visit(a + t, pypto.is_loop_begin(t), edge=True)
-        for t in pypto.loop(c - b, name="LOOP_kv", idx_name="t", unroll_list=list(tiles.unroll)):
-            visit(b + t, b + t == a if band.before is not None else pypto.is_loop_begin(t))
-        for t in pypto.loop(d - c, name="LOOP_kv_right", idx_name="t_right"):
-            visit(c + t, c + t == a, pypto.is_loop_end(t), edge=True)
+        # All tiles in one loop, edge or not: so that an unrolled graph holds a whole row of them; see DESIGN.md of
+        # flash_attention_mha. It counts from 0: with another start, the 0.2.0 compiler unrolls over the wrong range.
+        for t in pypto.loop(end - first, name="LOOP_kv", idx_name="t", unroll_list=list(tiles.unroll)):
+            visit(first + t, pypto.is_loop_begin(t), pypto.is_loop_end(t))

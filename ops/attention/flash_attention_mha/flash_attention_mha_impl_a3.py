@@ -7,7 +7,7 @@ from .flash_attention_mha_impl import forward, run
 
 @pypto.frontend.jit(
     runtime_options={"stitch_function_max_num": 128, "ready_on_host_tensors": ["cu_seqlens_q", "cu_seqlens_kv"]},
-    pass_options={"vec_nbuffer_setting": {-1: 4}, "cube_l1_reuse_setting": {-1: 4}},
+    pass_options={"vec_nbuffer_setting": {-1: 8}, "cube_l1_reuse_setting": {-1: 8}},
 )
 def kernel(
     q: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),

@@ -8,7 +8,7 @@ from .flash_attention_score_impl import forward, run
 
 @pypto.frontend.jit(
     runtime_options={"stitch_function_max_num": 128},
-    pass_options={"vec_nbuffer_setting": {-1: 4}, "cube_l1_reuse_setting": {-1: 4}},
+    pass_options={"vec_nbuffer_setting": {-1: 8}, "cube_l1_reuse_setting": {-1: 8}},
 )
 def kernel(
     q: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),

@@ -133,7 +133,7 @@ def backward(x: Matrices, dq, dk, dv, layout: Layout, cu_seqlens_q, cu_seqlens_k
                 for i in pypto.loop((count + tiles.q - 1) // tiles.q, name="LOOP_dq_q", idx_name="i"):
                     row, rows = first_row + i * tiles.q, tail(count, i, tiles.q)
                     dq_sum = pypto.tensor([tiles.q, d], pypto.DT_FP32, "dq_sum")
-                    first, _, _, end = band.tiles(row, rows, place.q_len, place.kv_len, tiles.kv)
+                    first, end = band.tiles(row, rows, place.q_len, place.kv_len, tiles.kv)
                     for t in pypto.loop(end - first, name="LOOP_dq_kv", idx_name="t"):
                         column, columns = (first + t) * tiles.kv, tail(place.kv_len, first + t, tiles.kv)
                         pair = Pair(x, place, tiles, band, scale, d, bias, keep, row, rows, column, columns)
