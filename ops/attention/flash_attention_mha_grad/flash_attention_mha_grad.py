@@ -64,7 +64,8 @@ OPERATOR = Operator(
     params={"q_lens": list[int], "kv_lens": list[int], "heads": int, "head_dim": int},
     golden=golden,
     impls=IMPLS,
-    outputs={name: Output(rtol=2**-7, atol=1e-4, budget=1.5, zeroed=True) for name in ("dq", "dk", "dv")},
+    # max_ulp: rounding P and dS to BF16 puts the worst of the golden's own 1.3 million dk at the default shape 4.03 off.
+    outputs={n: Output(rtol=2**-7, atol=1e-4, budget=1.5, max_ulp=6, zeroed=True) for n in ("dq", "dk", "dv")},
     work=_work,
     sim_executions=_sim_executions,
     # The cost model of 0.2.0 crashes at the 512 that is right for the device.
