@@ -103,7 +103,7 @@ class Tile:
         """From the arguments of `set_cube_tile_shapes`. Raises ValueError when a list has the wrong length."""
         for axis, values, lengths in (("m", m, (2,)), ("k", k, (2, 3)), ("n", n, (2,))):
             if len(values) not in lengths:
-                raise ValueError(f"{axis}: got {list(values)}, takes {' or '.join(map(str, lengths))} values, L0 first")
+                raise ValueError(f"{axis}: got {[*values]}, takes {' or '.join(map(str, lengths))} values, L0 first")
         return cls(m[0], m[1], k[0], k[1], n[0], n[1], k[2] if len(k) == 3 else None)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pypto_gym.tools.tiles import core
 from pypto_gym.tools.tiles.core import DTYPE_BYTES, Estimate
-from pypto_gym.tools.tiles.rules import Violation, ceil_align, ceil_div, fits, multiple
+from pypto_gym.tools.tiles.rules import Violation, ceil_align, ceil_div, multiple
 
 EXPRESSIONS = 18_000
 """PyPTO's guide asks for (tiles of the tensor) * (1 + inputs) below this: each is an entry of the expression table."""
@@ -71,11 +71,13 @@ def check(work: Elementwise, tile: tuple[int, ...]) -> list[Violation]:
     multiple(found, f"tile[{rank - 1}]", tile[-1], work.block, f"32 bytes of {work.dtype}")
     if min(tile) < 1:
         return found
-    fields = {f"tile{axis}": value for axis, value in enumerate(tile)}
-    need = lambda **axes: math.prod((*list(axes.values())[:-1], ceil_align(list(axes.values())[-1], work.block))) * work.size * work.live  # noqa: E731, E501
-    steps = {f"tile{axis}": work.block if axis == rank - 1 else 1 for axis in range(rank)}
-    largest_first = dict(sorted(steps.items(), key=lambda item: -fields[item[0]] // item[1]))
-    fits(found, "UB", core.UB_USABLE, f"{'*'.join(map(str, tile))}*{work.size}, {work.live} buffers", need, fields, largest_first)
+    size = math.prod(tile) * work.size * work.live
+    if size > core.UB_USABLE:
+        axis = max(range(rank), key=lambda axis: tile[axis] // (work.block if axis == rank - 1 else 1))  # the one to shrink
+        step = work.block if axis == rank - 1 else 1
+        most = core.UB_USABLE * tile[axis] // size // step * step
+        says = f"{'*'.join(map(str, tile))}*{work.size}, {work.live} buffers = {size:,} bytes, UB holds {core.UB_USABLE:,}"
+        found.append(Violation("UB", says, {f"tile[{axis}]": most} if most else {}))
     tiles = math.prod(ceil_div(n, t) for n, t in zip(work.shape, tile))
     if tiles * (1 + work.inputs) >= EXPRESSIONS:
         says = f"{tiles:,} tiles * (1 + {work.inputs} inputs) = {tiles * (1 + work.inputs):,}, takes less than {EXPRESSIONS:,}"
