@@ -37,7 +37,9 @@ OPERATOR = Operator(
     golden=golden,
     impls={"general": "chunked_gated_delta_rule_grad_impl", "a3": "chunked_gated_delta_rule_grad_impl_a3"},
     outputs={
-        name: Output(rtol=2**-7, atol=1e-4, budget=1.5) for name in ("dq", "dk", "dv", "dg", "dbeta", "dinitial_state")
+        **{name: Output(rtol=2**-7, atol=1e-4, budget=1.5) for name in ("dq", "dk", "dv", "dbeta", "dinitial_state")},
+        # A difference of three sums that nearly cancel: two orders of summation differ by as much as each from truth.
+        "dg": Output(rtol=2**-7, atol=1e-4, budget=3.0, worst_tile=4.0, max_ulp=8.0),
     },
     work=_work,
 )

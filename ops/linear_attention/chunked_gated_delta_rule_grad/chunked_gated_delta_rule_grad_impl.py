@@ -27,13 +27,13 @@ class Tuning:
     """What may differ between targets; compared by identity, so that a kernel is compiled once for each.
 
     vec_rows     rows of a vector tile of the local step, and of the gradients step up to the last products
-    final_rows   rows of a vector tile after them: half of it, as eleven tiles are in flight there, and UB has 184 KB
+    final_tile   elements of a vector tile after them: up to eleven tiles are in flight there, and UB has 184 KB
     carry_rows   rows of a vector tile of the carry step
     runtime, passes   options of `pypto.frontend.jit`
     """
 
     vec_rows: int = 128
-    final_rows: int = 64
+    final_tile: int = 4096
     carry_rows: int = 64
     runtime: dict = field(default_factory=lambda: {"stitch_function_max_num": 128})
     passes: dict = field(default_factory=dict)
@@ -269,22 +269,24 @@ def _gradients(shape, tuning, chunk, packed, ones, q_raw, k_raw, v_raw, q_unit, 
 
             dv_beta_ = chunk.existing(dv_beta)
             # Tiles of two heights, so that PyPTO does not make one task of all that follows: it would not fit in UB.
-            pypto.set_vec_tile_shapes(tuning.final_rows // 2, max(dim, width, size))
+            columns = max(dim, width, size)
+            rows = min(size, tuning.final_tile // columns)
+            pypto.set_vec_tile_shapes(2 * rows, columns)
             dq_head = product(c, k) + product(do, s, b_trans=True) * column(factors, 2 * row)
             qdq = _row_sum(q_ * dq_head)
-            pypto.set_vec_tile_shapes(tuning.final_rows, max(dim, width, size))
+            pypto.set_vec_tile_shapes(rows, columns)
             y = product(b, k) - product(dv_beta, s, b_trans=True) * column(factors, 2 * row)
             z = (product(b, k_beta, a_trans=True) + product(c, q, a_trans=True)
                  + product(v_new, d_next, b_trans=True) * column(factors, 2 * row + size))  # fmt: skip
             beta = column(beta_pad, row)
-            y_beta = y * beta
-            d_total = _row_sum((y_beta - z) * k_) + qdq
-            dk_head = y_beta + z
+            yk = _row_sum(y * k_)
+            d_total = qdq + beta * yk - _row_sum(z * k_)
+            dk_head = y * beta + z
             suffix = pypto.view(triu, [size, size], [0, 0], valid_shape=[chunk.length, chunk.length])
             dg_head = matmul(suffix, d_total) + product(pypto.view(ones, [size, dim], [0, 0]), carried)
             v = chunk.tokens(v_raw, width, j * width)
             chunk.store(dg_head, dg, j)
-            chunk.store(_row_sum(dv_beta_ * v) + _row_sum(y * k_), dbeta, j)
+            chunk.store(_row_sum(dv_beta_ * v) + yk, dbeta, j)
             chunk.store(dv_beta_ * beta, dv, j * width)
             dq_sum, dk_sum = (dq_head, dk_head) if dq_sum is None else (dq_sum + dq_head, dk_sum + dk_head)
         _unit_grad(shape, chunk, q_raw, dq_sum * dim**-0.5, dq, h)
