@@ -84,28 +84,31 @@ def default_tiles(channels_out, channels_in, width, rows):
     return Tiles(rows, (m, m), (64, 256), (n, n), channels, 1024)
 
 
-def columns(source, blocks, channels, extent, first, rows, width, tile):
+def columns(source, blocks, channels, origin, step, first, rows, width, tile, into=None, at=0):
     """[len(blocks) * channels, rows, width]: the rows `first` … of every block, zero where a block leaves its source.
 
-    source    [images * channels, height, width] per phase, a list; the view starts at its row `extent[0]`
-    extent    (first channel row of the image in the source, height, width of the source per phase as a list of pairs)
+    source   [phases * images * channels, height, width]
+    origin   row of the source where the image's channels begin in phase 0; `step` rows further in each next phase
+    tile     channels of one copy
+    into     [len(blocks) * channels, any, width] that takes the result at its row `at`; by default a new tensor
     """
-    origin, sizes = extent
-    dtype = source[0].dtype
+    dtype, (height, breadth) = source.dtype, source.shape[1:]
     pypto.set_vec_tile_shapes(tile, rows, align(width))
-    result = pypto.tensor([len(blocks) * channels, rows, width], dtype, "columns")
+    result = pypto.tensor([len(blocks) * channels, rows, width], dtype, "columns") if into is None else into
     for i, block in enumerate(blocks):
         top, left = first + block.shift_h, block.shift_w
-        height, breadth = sizes[block.phase]
         h0, h1 = min(rows, max(0, -top)), max(0, min(rows, height - top))
         w0, w1 = min(width, max(0, -left)), max(0, min(width, breadth - left))
         row = i * channels
         if h0 >= h1 or w0 >= w1:
-            pypto.assemble(pypto.full([channels, rows, width], 0.0, dtype), [row, 0, 0], result)
+            pypto.assemble(pypto.full([channels, rows, width], 0.0, dtype), [row, at, 0], result)
             continue
-        view = pypto.view(source[block.phase], [channels, h1 - h0, w1 - w0], [origin, top + h0, left + w0])
-        # A lone view that fills the result would make it the source itself, of another size.
-        pypto.assemble(view if len(blocks) > 1 else view + 0.0, [row, h0, w0], result)
+        start = [origin + block.phase * step, top + h0, left + w0]
+        view = pypto.view(source, [channels, h1 - h0, w1 - w0], start)
+        # A view that is the whole source, or the whole result, would make the two tensors one, of two sizes.
+        if len(blocks) == 1 or view.shape == source.shape:
+            view = view + 0.0
+        pypto.assemble(view, [row, at + h0, w0], result)
         for size, offset in (
             ((h0, width), (0, 0)),
             ((rows - h1, width), (h1, 0)),
@@ -113,8 +116,26 @@ def columns(source, blocks, channels, extent, first, rows, width, tile):
             ((h1 - h0, width - w1), (h0, w1)),
         ):
             if size[0] and size[1]:
-                pypto.assemble(pypto.full([channels, *size], 0.0, dtype), [row, *offset], result)
+                zeros = pypto.full([channels, *size], 0.0, dtype)
+                pypto.assemble(zeros, [row, at + offset[0], offset[1]], result)
     return result
+
+
+def split(x, stride):
+    """The stride x stride phases of a torch tensor [N, C, H, W], one after another, as [phases * N * C, H', W'].
+
+    Phase (h, w) holds x[:, :, h::stride, w::stride], filled up with zeros. With stride 1, x itself, not copied.
+    """
+    batch, channels, height, width = x.shape
+    if tuple(stride) == (1, 1):
+        return x.view(batch * channels, height, width)
+    rows, cols = -(-height // stride[0]), -(-width // stride[1])
+    phases = x.new_zeros(stride[0] * stride[1], batch, channels, rows, cols)
+    for h in range(stride[0]):
+        for w in range(stride[1]):
+            part = x[:, :, h :: stride[0], w :: stride[1]]
+            phases[h * stride[1] + w, :, :, : part.shape[2], : part.shape[3]] = part
+    return phases.view(-1, rows, cols)
 
 
 def pack(weight, positions, cout, cin, pairs):
@@ -133,4 +154,15 @@ def select(packed, blocks, cout, cin):
     result = pypto.tensor([len(blocks) * cout, cin], packed.dtype, "selected")
     for i, block in enumerate(blocks):
         pypto.assemble(pypto.view(packed, [cout, cin], [block.position * cout, 0]) + 0.0, [i * cout, 0], result)
+    return result
+
+
+def beside(packed, positions, cout, cin):
+    """[cout, positions * cin] from a packed weight: the blocks of the kernel positions beside each other."""
+    if positions == 1:
+        return packed
+    pypto.set_vec_tile_shapes(max(1, UB_ELEMENTS // align(cin)), align(cin))
+    result = pypto.tensor([cout, positions * cin], packed.dtype, "beside")
+    for i in range(positions):
+        pypto.assemble(pypto.view(packed, [cout, cin], [i * cout, 0]) + 0.0, [0, i * cin], result)
     return result

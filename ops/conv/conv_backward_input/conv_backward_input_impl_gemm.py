@@ -21,7 +21,6 @@ def dx_kernel(grad_output, weight, dx, shape, geometry, tiles):
     batch, cout, cin, rows, cols = shape
     kernel, stride, _, _ = geometry
     positions = kernel[0] * kernel[1]
-    size = (grad_output.shape[1], grad_output.shape[2])
     packed = atoms.pack(weight, positions, cout, cin, tiles.pack)
     for phase, blocks in atoms.phases(*geometry).items():
         if blocks:
@@ -31,7 +30,7 @@ def dx_kernel(grad_output, weight, dx, shape, geometry, tiles):
                 count = min(tiles.rows, rows - first)
                 if blocks:
                     stacked = atoms.columns(
-                        [grad_output], blocks, cout, (image * cout, [size]), first, count, cols, tiles.channels
+                        grad_output, blocks, cout, image * cout, 0, first, count, cols, tiles.channels
                     )
                     stacked = pypto.reshape(stacked, [len(blocks) * cout, count * cols])
                 for m in range(0, cin, tiles.m[1]):
