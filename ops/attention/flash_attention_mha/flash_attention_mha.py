@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from pypto_gym.ops.attention import checks
+from pypto_gym.ops.attention import checks, estimates
 from pypto_gym.ops.attention.flash_attention_mha import flash_attention_mha_golden as golden
-from pypto_gym.tools.harness import Executions, Operator, Output, Work
+from pypto_gym.tools.harness import Operator, Output, Work
 
 
 def _work(inputs):
@@ -23,6 +23,13 @@ def _work(inputs):
     )
 
 
+def _sim_executions(inputs, impl):
+    q = inputs["q"]
+    lengths = list(zip(inputs["cu_seqlens_q"].diff().tolist(), inputs["cu_seqlens_kv"].diff().tolist()))
+    statistics = 2 * 4 * q.shape[0] * q.shape[1]
+    return estimates.forward(lengths, q.shape[1], q.shape[2], (q, inputs["k"], inputs["v"]), (q, statistics), impl == "a3")
+
+
 OPERATOR = Operator(
     file=__file__,
     summary="o, l, m of multi-head attention, varlen TND, BF16, causal option, GQA",
@@ -37,6 +44,7 @@ OPERATOR = Operator(
         "m": Output(rtol=1e-5, atol=1e-5, budget=1.5),
     },
     work=_work,
+    sim_executions=_sim_executions,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pypto_gym.ops.attention import checks, reference
+from pypto_gym.ops.attention import checks, estimates, reference
 from pypto_gym.ops.attention.flash_attention_score import flash_attention_score_golden as golden
 from pypto_gym.tools.harness import Operator, Output, Work
 
@@ -30,6 +30,16 @@ def _work(inputs):
     )
 
 
+def _sim_executions(inputs, impl):
+    q, k, heads = inputs["q"], inputs["k"], inputs["head_num"]
+    token = 2 if inputs["layout"] == "BNSD" else 1  # dimension of the length
+    head_dim = q.numel() // (q.shape[0] * heads * q.shape[token])
+    lengths = [(q.shape[token], k.shape[token])] * q.shape[0]
+    extras = tuple(x for x in (inputs["bias"], inputs["keep"]) if x is not None)
+    statistics = 8 * q.numel() // head_dim
+    return estimates.forward(lengths, heads, head_dim, (q, k, inputs["v"], *extras), (q, statistics), impl == "a3")
+
+
 OPERATOR = Operator(
     file=__file__,
     summary="attention over BSH and BNSD, sparse modes 0 to 4, position bias, dropout mask, GQA",
@@ -45,6 +55,7 @@ OPERATOR = Operator(
         "m": Output(rtol=1e-5, atol=1e-5, budget=1.5),
     },
     work=_work,
+    sim_executions=_sim_executions,
 )
 
 

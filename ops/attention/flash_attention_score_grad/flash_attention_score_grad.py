@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pypto_gym.ops.attention import checks, reference
+from pypto_gym.ops.attention import checks, estimates, reference
 from pypto_gym.ops.attention.flash_attention_score import flash_attention_score as forward
 from pypto_gym.ops.attention.flash_attention_score_grad import flash_attention_score_grad_golden as golden
 from pypto_gym.tools.harness import Operator, Output, Work
@@ -25,6 +25,19 @@ def _work(inputs):
     )
 
 
+def _sim_executions(inputs, impl):
+    q, k, heads = inputs["q"], inputs["k"], inputs["head_num"]
+    if inputs["layout"] == "TND":
+        lengths = list(zip(inputs["cu_seqlens_q"].diff().tolist(), inputs["cu_seqlens_kv"].diff().tolist()))
+    else:
+        token = 2 if inputs["layout"] == "BNSD" else 1  # dimension of the length
+        lengths = [(q.shape[token], k.shape[token])] * q.shape[0]
+    head_dim = q.numel() // (heads * sum(q_len for q_len, _ in lengths))
+    names = ("q", "k", "v", "o", "do", "l", "m", "bias", "keep")
+    viewed = tuple(inputs[name] for name in names if inputs[name] is not None)
+    return estimates.backward(lengths, heads, head_dim, viewed, (4 * q.numel(), 8 * k.numel()), impl == "a3")
+
+
 OPERATOR = Operator(
     file=__file__,
     summary="dq, dk, dv of attention over BSH, BNSD and TND, sparse modes 0 to 4, bias, dropout mask, GQA",
@@ -36,6 +49,7 @@ OPERATOR = Operator(
     impls={"general": "flash_attention_score_grad_impl", "a3": "flash_attention_score_grad_impl_a3"},
     outputs={name: Output(rtol=2**-7, atol=1e-4, budget=1.5) for name in ("dq", "dk", "dv")},
     work=_work,
+    sim_executions=_sim_executions,
 )
 
 
