@@ -75,7 +75,7 @@ def reads(kernel, stride, padding, dilation):
     return blocks
 
 
-def default_tiles(channels_out, channels_in, width, rows):
+def default_tiles(channels_out, channels_in, width, rows, strided=False):
     """Tiles that fit for any layer: up to 256 positions a task, 128 result channels, K in steps of 128."""
     rows = max(1, min(rows, 256 // align(width) if width < 256 else 1))
     m, n = min(128, align(channels_out)), min(256, align(rows * width))

@@ -100,13 +100,13 @@ def kernel_bf16(
 def run(kernels, grad_output, weight, dx, stride, padding, dilation, choose):
     """Calls the kernel of the right dtype; where the stride does not divide dx, dx is computed larger and cropped.
 
-    choose   (cin, cout, cols, rows of a phase) -> Tiles
+    choose   (cin, cout, cols, rows of a phase, whether there is a stride) -> Tiles
     """
     stride, padding, dilation = tuple(stride), tuple(padding), tuple(dilation)
     batch, cin, hin, win = dx.shape
     cout, _, kh, kw = weight.shape
     rows, cols = -(-hin // stride[0]), -(-win // stride[1])
-    tiles = choose(cin, cout, cols, rows)
+    tiles = choose(cin, cout, cols, rows, stride != (1, 1))
     whole = dx
     if (rows * stride[0], cols * stride[1]) != (hin, win):
         whole = dx.new_empty(batch, cin, rows * stride[0], cols * stride[1])
