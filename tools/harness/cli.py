@@ -211,7 +211,9 @@ def _add_test(subparsers) -> None:
     parser.add_argument("--junitxml", metavar="FILE", help="write a JUnit report")
 
     def run(arguments) -> int:
-        return subprocess.call(pytest_command(arguments), cwd=ROOT, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+        # One thread a worker: with more threads than cores torch's threads spend their time waiting for one another.
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.call(pytest_command(arguments), cwd=ROOT, env=environment)
 
     parser.set_defaults(func=run)
 
