@@ -96,18 +96,21 @@ def backward_input(grad_output, input_size, weight, stride, padding, dilation, g
     return stride, padding, dilation
 
 
-def shapes(grad_output, input_size, weight, stride, padding, dilation) -> None:
-    """Shapes that belong together: grad_output [N, Cout, Hout, Wout], input_size [N, Cin, Hin, Win], weight OIHW."""
+def shapes(grad_output, input_size, weight, stride, padding, dilation, name="input_size") -> None:
+    """Shapes that belong together: grad_output [N, Cout, Hout, Wout], input_size [N, Cin, Hin, Win], weight OIHW.
+
+    name   what the caller calls input_size
+    """
     if not isinstance(input_size, (tuple, list, torch.Size)) or len(input_size) != 4:
-        raise TypeError(f"input_size: got {input_size!r}, takes four ints, [N, Cin, Hin, Win]")
+        raise TypeError(f"{name}: got {input_size!r}, takes four ints, [N, Cin, Hin, Win]")
     if grad_output[1] != weight[0]:
         raise ValueError(f"grad_output: got {grad_output[1]} channels, takes those of weight, Cout = {weight[0]}")
     if input_size[0] != grad_output[0] or input_size[1] != weight[1]:
         raise ValueError(
-            f"input_size: got N = {input_size[0]} and Cin = {input_size[1]}, "
+            f"{name}: got N = {input_size[0]} and Cin = {input_size[1]}, "
             f"takes {grad_output[0]} of grad_output and {weight[1]} of weight"
         )
     for i, axis in enumerate("HW"):
         low, high = input_range(grad_output[2 + i], weight[2 + i], stride[i], padding[i], dilation[i])
         if not max(low, 1) <= input_size[2 + i] <= high:
-            raise ValueError(f"input_size: got {input_size[2 + i]} along {axis}, takes {max(low, 1)} to {high}")
+            raise ValueError(f"{name}: got {input_size[2 + i]} along {axis}, takes {max(low, 1)} to {high}")

@@ -52,7 +52,7 @@ def conv_backward_weight(x, weight_size, grad_output, stride=1, padding=0, dilat
     if not isinstance(weight_size, (tuple, list)) or len(weight_size) != 4:
         raise TypeError(f"weight_size: got {weight_size!r}, takes four ints, [Cout, Cin, Kh, Kw]")
     stride, padding, dilation = limits.geometry(weight_size[2:], 2, stride, padding, dilation, groups, bias)
-    limits.shapes(tuple(grad_output.shape), tuple(x.shape), tuple(weight_size), stride, padding, dilation)
+    limits.shapes(tuple(grad_output.shape), tuple(x.shape), tuple(weight_size), stride, padding, dilation, "x")
     dw = x.new_empty(list(weight_size))
     OPERATOR.launch(
         "general", x=x, grad_output=grad_output, dw=dw, weight_size=list(weight_size),
