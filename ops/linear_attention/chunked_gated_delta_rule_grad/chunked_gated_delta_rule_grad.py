@@ -6,7 +6,7 @@ import torch
 
 from pypto_gym.ops.linear_attention import checks
 from pypto_gym.ops.linear_attention.chunked_gated_delta_rule_grad import chunked_gated_delta_rule_grad_golden as golden
-from pypto_gym.tools.harness import Operator, Output, Work
+from pypto_gym.tools.harness import Executions, Operator, Output, Work
 
 
 def _work(inputs):
@@ -27,6 +27,23 @@ def _work(inputs):
     return Work(cube_flops=flops, bytes=narrow + wide, dtype=torch.float32)
 
 
+def _executions(inputs, impl):
+    """One entry a step; scratch as `Shape.scratch` of the kernel has it, in bytes."""
+    q, v, c, batch = inputs["q"], inputs["v"], inputs["chunk_size"], inputs["initial_state"].shape[0]
+    (tokens, qk_heads, dk), (_, heads, dv) = q.shape, v.shape
+    cells, chunks = tokens // c + 2 * batch, sum(-(-n // c) for n in inputs["cu_seqlens"].diff().tolist())
+    prepared = 4 * cells * c * (2 * qk_heads * dk + 2 * heads * dv + 4 * heads)
+    local = 4 * cells * c * heads * (dk + dv + 3 * c)
+    transfer, states = 4 * cells * dk * heads * (dk + 2 * dv), 4 * cells * dk * heads * 2 * dv
+    tile, raw = 4 * c * max(c, dk, dv), [inputs[name] for name in ("q", "k", "v", "g", "beta", "do")]
+    return [
+        Executions(chunks, viewed=raw, assembled=(prepared,), tiles=8 * heads * tile),
+        Executions(chunks, viewed=(prepared,), assembled=(local, transfer), tiles=50 * heads * tile),
+        Executions(heads * (chunks + batch), viewed=(transfer,), assembled=(states,), tiles=8 * 4 * dk * dv),
+        Executions(chunks, viewed=(*raw, prepared, local, states), assembled=raw, tiles=50 * heads * tile),
+    ]
+
+
 OPERATOR = Operator(
     file=__file__,
     summary="dq, dk, dv, dg, dbeta and the state's gradient of the chunked gated delta rule, varlen, GQA, FP32 and BF16",
@@ -42,6 +59,7 @@ OPERATOR = Operator(
         "dg": Output(rtol=2**-7, atol=1e-4, budget=3.0, worst_tile=4.0, max_ulp=8.0),
     },
     work=_work,
+    sim_executions=_executions,
 )
 
 

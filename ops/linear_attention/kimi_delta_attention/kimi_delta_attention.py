@@ -6,7 +6,7 @@ import torch
 
 from pypto_gym.ops.linear_attention import checks
 from pypto_gym.ops.linear_attention.kimi_delta_attention import kimi_delta_attention_golden as golden
-from pypto_gym.tools.harness import Operator, Output, Work
+from pypto_gym.tools.harness import Executions, Operator, Output, Work
 
 
 def _work(inputs):
@@ -24,6 +24,22 @@ def _work(inputs):
     return Work(cube_flops=flops, bytes=narrow + wide, dtype=torch.float32)
 
 
+def _executions(inputs, impl):
+    """One entry a step; scratch as `Shape.scratch` of the kernel has it, in bytes."""
+    q, v, c, batch = inputs["q"], inputs["v"], inputs["chunk_size"], inputs["initial_state"].shape[0]
+    (tokens, qk_heads, dk), (_, heads, dv) = q.shape, v.shape
+    cells, chunks = tokens // c + 2 * batch, sum(-(-n // c) for n in inputs["cu_seqlens"].diff().tolist())
+    prepared = 4 * cells * c * (2 * qk_heads * dk + heads * (dk + dv + 1))
+    query, transfer, states = (4 * cells * heads * n for n in (c * (dk + dv), dk * (dk + dv), dk * dv))
+    tile, raw = 4 * c * max(c, dk, dv), [inputs[name] for name in ("q", "k", "v", "g", "beta")]
+    return [
+        Executions(chunks, viewed=raw, assembled=(prepared,), tiles=8 * heads * tile),
+        Executions(chunks, viewed=(prepared,), assembled=(query, transfer), tiles=100 * heads * tile),
+        Executions(heads * (chunks + batch), viewed=(transfer,), assembled=(states,), tiles=4 * 4 * dk * dv),
+        Executions(chunks, viewed=(query, states), assembled=(v,), tiles=4 * heads * tile),
+    ]
+
+
 OPERATOR = Operator(
     file=__file__,
     summary="delta rule with a gate per key channel, chunked forward, varlen, GQA, FP32 and BF16",
@@ -35,6 +51,7 @@ OPERATOR = Operator(
     impls={"general": "kimi_delta_attention_impl", "a3": "kimi_delta_attention_impl_a3"},
     outputs={name: Output(rtol=2**-7, atol=1e-4, budget=1.5) for name in ("o", "final_state")},
     work=_work,
+    sim_executions=_executions,
 )
 
 
