@@ -96,7 +96,7 @@ def forward_tiles(q_len: int, kv_len: int, head_dim: int, large: bool = False) -
     kv = next((size for size in SHORT_TILES if kv_len <= size), KV_TILE)
     cube_qk, cube_pv = cube_tiles(q, kv, head_dim)
     vec_s = divisor(cube_qk[0][0], (12800 if large else 8192) // kv, 8)
-    vec_o = divisor(cube_pv[0][0], 320 if large and head_dim <= 64 else 128 if large else 64)
+    vec_o = divisor(cube_pv[0][0], min(20480 // head_dim, 320) if large else 64)  # two tiles of it fit UB
     unroll = (1,)
     if large and kv_len > KV_TILE:  # a graph with a whole row of tiles in it; compilation grows with it
         unroll = (4, 2, 1) if kv_len > 2 * KV_TILE else (2, 1)

@@ -48,4 +48,5 @@ def test_tiles_fit_the_buffers(head_dim, large):
             for (m, m1), (k, k1), (n, n1) in (tiles.cube_qk, tiles.cube_pv):
                 assert m1 % m == k1 % k == n1 % n == 0
                 assert max(m, n) * k * 2 <= 64 * 1024 and m * n * 4 <= 128 * 1024
+            assert 2 * 4 * max(tiles.vec_o * head_dim, tiles.vec_s * tiles.kv) <= 184 * 1024
             assert tiles.cube_qk[0][0] % tiles.vec_s == 0 and tiles.cube_pv[0][0] % tiles.vec_o == 0
