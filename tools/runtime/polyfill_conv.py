@@ -83,11 +83,11 @@ class _Scope:
                     raise ValueError(f"{name}.{field}: got {getattr(value, field)}, takes a positive number of elements")
         self._tiles = (tile_l1_info, tile_l0_info)
 
-    def get(self):
+    def get(self, caller: str = "get_convbp_input_tile_shapes"):
         """(ConvBpTileL1Info, ConvBpTileL0Info) of this function. Raises RuntimeError where none were set."""
-        self._inside("get_convbp_input_tile_shapes")
+        self._inside(caller)
         if self._tiles is None:
-            raise RuntimeError("get_convbp_input_tile_shapes: set_convbp_input_tile_shapes was not called in this function")
+            raise RuntimeError(f"{caller}: set_convbp_input_tile_shapes was not called in this function")
         return self._tiles
 
 
@@ -111,7 +111,7 @@ def _conv_backward_input(
     from pypto_gym.ops.conv import limits
     from pypto_gym.ops.conv.conv_backward_input import conv_backward_input_impl_gemm as gemm
 
-    scope.get()
+    scope.get("conv_backward_input")
     vector_tile = pypto.get_vec_tile_shapes()
     if len(vector_tile) != 4:
         raise ValueError(f"set_vec_tile_shapes: got {list(vector_tile)}, takes one tile for each of the 4 dimensions")
