@@ -11,7 +11,7 @@ from pypto_gym.tools.harness import Executions, Operator, Output, Work
 def _executions(inputs, impl):
     k, v = inputs["k"], inputs["v"]
     rows = {"general": 8, "a3": 32}[impl]
-    return [Executions(-(-len(k) // rows), (k, v), (inputs["k_cache"], inputs["v_cache"]), rows * k[0].nbytes * 2)]
+    return [Executions(-(-len(k) // rows), (k, v, inputs["k_cache"], inputs["v_cache"]), (), rows * k[0].nbytes * 2)]
 
 
 OPERATOR = Operator(
