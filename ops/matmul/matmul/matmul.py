@@ -18,7 +18,7 @@ def _work(inputs):
 def _executions(inputs, impl):
     a, b = inputs["a"], inputs["b"]
     (m, n), _ = golden.output_shapes(**inputs)["c"]
-    count = -(-m // 128) * -(-n // 128) if impl == "general" else 1
+    count = -(-m // 128) * -(-n // 128) if impl == "general" else -(-n // 32)
     size = a.element_size()
     return [Executions(count, (a, b), (m * n * size,), (a.nbytes + b.nbytes + m * n * size) // count)]
 
