@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pypto_gym.ops.matmul.matmul import matmul_golden as golden
-from pypto_gym.ops.matmul.matmul.matmul import matmul
+from pypto_gym.ops.matmul.general_matmul import general_matmul_golden as golden
+from pypto_gym.ops.matmul.general_matmul.general_matmul import general_matmul
 from pypto_gym.tools.tiles.matmul import Product, Tile, check
 
 
@@ -22,13 +22,13 @@ from pypto_gym.tools.tiles.matmul import Product, Tile, check
         ({"b_trans": True}, ValueError, "b: got 6 on the K axis, takes that of a, 8"),
         ({"a_trans": 1}, TypeError, "a_trans: got 1, takes True or False"),
         ({"b": torch.zeros(8, 6, dtype=torch.bfloat16, device="meta")}, ValueError, "b: got a tensor on meta, takes one on cpu"),
-        ({"impl": "fast"}, ValueError, "impl: got 'fast', matmul has general, a3"),
+        ({"impl": "fast"}, ValueError, "impl: got 'fast', general_matmul has general, a3"),
     ],
 )
 def test_bad_input_is_named(change, error, message):
     good = {"a": torch.zeros(4, 8).bfloat16(), "b": torch.zeros(8, 6).bfloat16()}
     with pytest.raises(error) as caught:
-        matmul(**{**good, **change})
+        general_matmul(**{**good, **change})
     assert message in str(caught.value)
 
 
@@ -50,7 +50,7 @@ def test_every_tile_of_the_a3_kernel_is_legal():
     from pypto_gym.tools import runtime
 
     runtime.prepare()
-    from pypto_gym.ops.matmul.matmul.matmul_impl_a3 import tiles
+    from pypto_gym.ops.matmul.general_matmul.general_matmul_impl_a3 import tiles
 
     for m, k, n in ((1, 16, 16), (16, 4096, 1024), (33, 7168, 130), (512, 512, 512), (75, 80, 79), (2048, 1024, 2048), (9000, 64, 9000)):
         for dtype, size in (("bf16", 2), ("fp32", 4)):

@@ -36,7 +36,7 @@ def tiles(m, k, n, size):
 
 
 @functools.cache
-def matmul_kernel(dtype, m_tile, k_l0, k_l1, n_tile, reuse, a_trans, b_trans):
+def general_matmul_kernel(dtype, m_tile, k_l0, k_l1, n_tile, reuse, a_trans, b_trans):
     """The kernel for one element type, one storage of the operands and one tile."""
 
     @pypto.frontend.jit(
@@ -64,4 +64,4 @@ def launch(*, a, b, c, a_trans, b_trans):
     dtype, size = _dtypes()[c.dtype]
     k = a.shape[0] if a_trans else a.shape[1]
     m_tile, (k_l0, k_l1), n_tile, reuse = tiles(c.shape[0], k, c.shape[1], size)
-    matmul_kernel(dtype, m_tile, k_l0, k_l1, n_tile, reuse, a_trans, b_trans)(a, b, c)
+    general_matmul_kernel(dtype, m_tile, k_l0, k_l1, n_tile, reuse, a_trans, b_trans)(a, b, c)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pypto_gym.ops.matmul.matmul import matmul_golden as golden
+from pypto_gym.ops.matmul.general_matmul import general_matmul_golden as golden
 from pypto_gym.tools.harness import Executions, Operator, Output, Work
 
 
@@ -28,14 +28,14 @@ OPERATOR = Operator(
     summary="matrix product, FP32 accumulation, BF16, FP16 or FP32, transposed operands, any size",
     params={"m": int, "k": int, "n": int, "dtype": str, "a_trans": bool, "b_trans": bool},
     golden=golden,
-    impls={"general": "matmul_impl", "a3": "matmul_impl_a3"},
+    impls={"general": "general_matmul_impl", "a3": "general_matmul_impl_a3"},
     outputs={"c": Output(rtol=2**-7, atol=1e-4, budget=1.5)},
     work=_work,
     sim_executions=_executions,
 )
 
 
-def matmul(a, b, *, a_trans=False, b_trans=False, impl=None):
+def general_matmul(a, b, *, a_trans=False, b_trans=False, impl=None):
     """op(a) @ op(b), where op transposes if asked; accumulated in FP32 and rounded once.
 
     Args:

@@ -20,7 +20,7 @@ def _dtypes():
 
 
 @functools.cache
-def matmul_kernel(dtype, size, a_trans, b_trans):
+def general_matmul_kernel(dtype, size, a_trans, b_trans):
     """The kernel for one element type and one storage of the operands; `size` is the bytes of an element."""
 
     @pypto.frontend.jit(runtime_options={"stitch_function_max_num": 128})
@@ -50,4 +50,4 @@ def matmul_kernel(dtype, size, a_trans, b_trans):
 
 def launch(*, a, b, c, a_trans, b_trans):
     dtype, size = _dtypes()[c.dtype]
-    matmul_kernel(dtype, size, a_trans, b_trans)(a, b, c)
+    general_matmul_kernel(dtype, size, a_trans, b_trans)(a, b, c)
