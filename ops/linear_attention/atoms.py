@@ -9,13 +9,64 @@ tokens that are not there) every formula of the chunk holds as it stands, so tha
 kernel know about tails.
 """
 
+from dataclasses import dataclass, field
+
 import pypto
 
 EPS = 1e-6  # under the root of the L2 norm, as in `reference.l2norm`
 CHUNK_SIZES = (16, 32, 64, 128)
+DTYPES = {"torch.float32": pypto.DT_FP32, "torch.bfloat16": pypto.DT_BF16}
 
 TRIL, AFTER, STRICT, TRIU, EYE, LEVELS = range(6)
 """Blocks of `constants`: j <= i, j > i, j < i, j >= i, j == i; then one a level of `inverse`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """What may differ between targets; compared by identity, so that a kernel is compiled once for each.
+
+    vec_rows     rows of a vector tile where chunks are worked on in parallel
+    carry_rows   rows of a vector tile where the state is handed on
+    runtime, passes   options of `pypto.frontend.jit`
+    """
+
+    vec_rows: int = 128
+    carry_rows: int = 64
+    runtime: dict = field(default_factory=lambda: {"stitch_function_max_num": 128})
+    passes: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a kernel of a chunked delta rule is compiled for."""
+
+    batch: int
+    qk_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    chunk_size: int
+    dtype: object
+
+    @classmethod
+    def of(cls, q, initial_state, chunk_size):
+        """From the torch tensors q [T, Hqk, Dk] and initial_state [B, Hv, Dk, Dv]."""
+        batch, value_heads, key_dim, value_dim = initial_state.shape
+        return cls(batch, q.shape[1], value_heads, key_dim, value_dim, chunk_size, DTYPES[str(q.dtype)])
+
+    def value_heads_of(self, qk_head):
+        """The value heads that share this query and key head."""
+        group = self.value_heads // self.qk_heads
+        return range(qk_head * group, (qk_head + 1) * group)
+
+
+def scratch(sizes, shape, g):
+    """Zeros for what one step of a kernel hands to the next: a matrix for each of `sizes` (rows of a cell, columns).
+
+    Zeros, because only the tokens that exist are written. g, FP32 [T, ...], says how many tokens there are, and where.
+    """
+    number = cells(g.shape[0], shape.batch, shape.chunk_size)
+    return [g.new_zeros((number * rows, width)) for rows, width in sizes.values()]
 
 
 def constants(chunk_size, like):

@@ -17,7 +17,7 @@ HANDBOOK = ROOT / "cannbot-skills"
 PAGES = sorted(HANDBOOK.rglob("*.md"))
 BLOCKS = [block for page in PAGES for block in blocks.find(page)]
 EXECUTED = [block for block in BLOCKS if block.kind in ("run", "fails")]
-IGNORED = {".git", ".venv", "build", "dist", "node_modules"}
+IGNORED = {".git", ".venv", ".venv-host", "build", "dist", "node_modules"}
 
 
 def markdown_files() -> list[Path]:

@@ -14,79 +14,38 @@ operand, and no vector operation stands between one chunk's state and the next.
 
 import functools
 import math
-from dataclasses import dataclass, field
 
 import pypto
 
 from ..atoms import (
-    AFTER, STRICT, TRIL, Chunk, block, cells, chunks, constant, constants, copy, inverse, matmul, norm, store,
+    AFTER, STRICT, TRIL, Chunk, Shape, Tuning, block, chunks, constant, constants, copy, inverse, matmul, norm,
+    scratch, store,
 )  # fmt: skip
 
 FP32 = pypto.DT_FP32
-DTYPES = {"torch.float32": pypto.DT_FP32, "torch.bfloat16": pypto.DT_BF16}
-
-
-@dataclass(frozen=True, eq=False)
-class Tuning:
-    """What may differ between targets; compared by identity, so that a kernel is compiled once for each.
-
-    vec_rows     rows of a vector tile of the local step
-    carry_rows   rows of a vector tile of the carry step
-    runtime, passes   options of `pypto.frontend.jit`
-    """
-
-    vec_rows: int = 128
-    carry_rows: int = 64
-    runtime: dict = field(default_factory=lambda: {"stitch_function_max_num": 128})
-    passes: dict = field(default_factory=dict)
-
-
 TUNING = Tuning()
 
 
 def launch(*, q, k, v, g, beta, initial_state, cu_seqlens, chunk_size, o, final_state, tuning=TUNING):
     """Fills o [T, Hv, Dv] and final_state [B, Hv, Dk, Dv]."""
-    tokens, qk_heads, key_dim = q.shape
-    batch, value_heads, _, value_dim = initial_state.shape
-    shape = Shape(batch, qk_heads, value_heads, key_dim, value_dim, chunk_size, DTYPES[str(q.dtype)])
-    number = cells(tokens, batch, chunk_size)
-    # Zeros: `prepare` writes only the tokens that exist.
-    scratch = [g.new_zeros((number * rows, width)) for rows, width in shape.scratch.values()]
+    shape = Shape.of(q, initial_state, chunk_size)
     _kernel(shape, tuning)(
         *(x.flatten(1) for x in (q, k, v)), g, beta, initial_state.flatten(0, 2), cu_seqlens,
-        constants(chunk_size, g), g.new_zeros((key_dim, key_dim)).fill_diagonal_(1), g.new_ones((key_dim, chunk_size)),
-        *scratch, o.flatten(1), final_state.flatten(0, 2),
+        constants(chunk_size, g), g.new_zeros((shape.key_dim, shape.key_dim)).fill_diagonal_(1),
+        g.new_ones((shape.key_dim, chunk_size)), *scratch(sizes(shape), shape, g), o.flatten(1), final_state.flatten(0, 2),
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What a kernel is compiled for."""
-
-    batch: int
-    qk_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    chunk_size: int
-    dtype: object
-
-    @property
-    def scratch(self):
-        """Name -> rows of a cell and columns of each matrix that one step hands to the next."""
-        size, qk = self.chunk_size, self.qk_heads * self.key_dim
-        heads, key, value = self.value_heads, self.value_heads * self.key_dim, self.value_heads * self.value_dim
-        return {
-            "q_unit": (size, qk), "k_unit": (size, qk), "v_beta": (size, value), "g_pad": (size, heads),
-            "beta_pad": (size, heads),
-            "pk": (self.key_dim + size, key), "query_att": (size, key + heads * size),
-            "su_even": (self.key_dim + size, value), "su_odd": (self.key_dim + size, value),
-        }  # fmt: skip
-
-    def value_heads_of(self, qk_head):
-        """The value heads that share this query and key head."""
-        group = self.value_heads // self.qk_heads
-        return range(qk_head * group, (qk_head + 1) * group)
+def sizes(shape):
+    """Name -> rows of a cell and columns of each matrix that one step hands to the next."""
+    size, qk = shape.chunk_size, shape.qk_heads * shape.key_dim
+    heads, key, value = shape.value_heads, shape.value_heads * shape.key_dim, shape.value_heads * shape.value_dim
+    return {
+        "q_unit": (size, qk), "k_unit": (size, qk), "v_beta": (size, value), "g_pad": (size, heads),
+        "beta_pad": (size, heads),
+        "pk": (shape.key_dim + size, key), "query_att": (size, key + heads * size),
+        "su_even": (shape.key_dim + size, value), "su_odd": (shape.key_dim + size, value),
+    }  # fmt: skip
 
 
 @functools.lru_cache

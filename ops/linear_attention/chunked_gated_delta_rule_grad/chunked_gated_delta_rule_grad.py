@@ -28,7 +28,7 @@ def _work(inputs):
 
 
 def _executions(inputs, impl):
-    """One entry a step; scratch as `Shape.scratch` of the kernel has it, in bytes."""
+    """One entry a step; scratch as `sizes` of the kernel has it, in bytes."""
     q, v, c, batch = inputs["q"], inputs["v"], inputs["chunk_size"], inputs["initial_state"].shape[0]
     (tokens, qk_heads, dk), (_, heads, dv) = q.shape, v.shape
     cells, chunks = tokens // c + 2 * batch, sum(-(-n // c) for n in inputs["cu_seqlens"].diff().tolist())

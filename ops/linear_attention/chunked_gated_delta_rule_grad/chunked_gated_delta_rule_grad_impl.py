@@ -11,32 +11,25 @@ P, R and M leave the serial step two products of [Dk, Dk] and [Dk, Dv] a chunk.
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pypto
 
+from .. import atoms
 from ..atoms import (
-    STRICT, TRIL, TRIU, Chunk, block, cells, chunks, constant, constants, copy, inverse, matmul, norm, store,
+    STRICT, TRIL, TRIU, Chunk, Shape, block, chunks, constant, constants, copy, inverse, matmul, norm, scratch,
+    store,
 )  # fmt: skip
 
 FP32 = pypto.DT_FP32
 
 
 @dataclass(frozen=True, eq=False)
-class Tuning:
-    """What may differ between targets; compared by identity, so that a kernel is compiled once for each.
+class Tuning(atoms.Tuning):
+    """`final_tile`: elements of a vector tile after the last products of the gradients step: up to eleven tiles are in
+    flight there, and UB has 184 KB."""
 
-    vec_rows     rows of a vector tile of the local step, and of the gradients step up to the last products
-    final_tile   elements of a vector tile after them: up to eleven tiles are in flight there, and UB has 184 KB
-    carry_rows   rows of a vector tile of the carry step
-    runtime, passes   options of `pypto.frontend.jit`
-    """
-
-    vec_rows: int = 128
     final_tile: int = 4096
-    carry_rows: int = 64
-    runtime: dict = field(default_factory=lambda: {"stitch_function_max_num": 128})
-    passes: dict = field(default_factory=dict)
 
 
 TUNING = Tuning()
@@ -45,54 +38,31 @@ TUNING = Tuning()
 def launch(*, q, k, v, g, beta, initial_state, cu_seqlens, do, d_final_state, chunk_size,
            dq, dk, dv, dg, dbeta, dinitial_state, tuning=TUNING):
     """Fills dq, dk [T, Hqk, Dk], dv [T, Hv, Dv], dg, dbeta [T, Hv] and dinitial_state [B, Hv, Dk, Dv]."""
-    tokens, qk_heads, key_dim = q.shape
-    batch, value_heads, _, value_dim = initial_state.shape
-    shape = Shape(batch, qk_heads, value_heads, key_dim, value_dim, chunk_size, DTYPES[str(q.dtype)])
-    number = cells(tokens, batch, chunk_size)
-    # Zeros: `prepare` writes only the tokens that exist.
-    scratch = [g.new_zeros((number * rows, width)) for rows, width in shape.scratch.values()]
-    side = max(key_dim, chunk_size)
+    shape = Shape.of(q, initial_state, chunk_size)
+    side = max(shape.key_dim, chunk_size)
     _kernel(shape, tuning)(
         *(x.flatten(1) for x in (q, k, v)), g, beta, initial_state.flatten(0, 2), cu_seqlens,
         do.flatten(1), d_final_state.flatten(0, 2),
-        constants(chunk_size, g), g.new_zeros((key_dim, key_dim)).fill_diagonal_(1), g.new_ones((side, side)), *scratch,
+        constants(chunk_size, g), g.new_zeros((shape.key_dim, shape.key_dim)).fill_diagonal_(1), g.new_ones((side, side)),
+        *scratch(sizes(shape), shape, g),
         *(x.flatten(1) for x in (dq, dk, dv)), dg, dbeta, dinitial_state.flatten(0, 2),
     )  # fmt: skip
 
 
-DTYPES = {"torch.float32": pypto.DT_FP32, "torch.bfloat16": pypto.DT_BF16}
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What a kernel is compiled for, and the columns of its scratch matrices."""
-
-    batch: int
-    qk_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    chunk_size: int
-    dtype: object
-
-    @property
-    def scratch(self):
-        """Name -> rows of a cell and columns of each matrix that one step hands to the next."""
-        size, qk = self.chunk_size, self.qk_heads * self.key_dim
-        heads, key, value = self.value_heads, self.value_heads * self.key_dim, self.value_heads * self.value_dim
-        return {
-            "q_unit": (size, qk), "k_unit": (size, qk), "v_beta": (size, value), "do_pad": (size, value),
-            "g_pad": (size, heads), "beta_pad": (size, heads),
-            "factors": (2 * size, heads), "gamma_last": (self.key_dim, heads), "w": (size, key), "u": (size, value),
-            "inverse": (size, heads * size), "att": (size, heads * size), "decay": (size, heads * size),
-            "p": (self.key_dim, key), "r": (self.key_dim, value), "m": (self.key_dim, value),
-            "s": (self.key_dim, value), "d_next": (self.key_dim, value),
-        }  # fmt: skip
-
-    def value_heads_of(self, qk_head):
-        """The value heads that share this query and key head."""
-        group = self.value_heads // self.qk_heads
-        return range(qk_head * group, (qk_head + 1) * group)
+def sizes(shape):
+    """Name -> rows of a cell and columns of each matrix that one step hands to the next."""
+    size, qk = shape.chunk_size, shape.qk_heads * shape.key_dim
+    heads, key, value = shape.value_heads, shape.value_heads * shape.key_dim, shape.value_heads * shape.value_dim
+    return {
+        "q_unit": (size, qk), "k_unit": (size, qk), "v_beta": (size, value), "do_pad": (size, value),
+        "g_pad": (size, heads), "beta_pad": (size, heads),
+        "factors": (2 * size, heads), "gamma_last": (shape.key_dim, heads), "w": (size, key), "u": (size, value),
+        "inverse": (size, heads * size), "att": (size, heads * size), "decay": (size, heads * size),
+        "p": (shape.key_dim, key), "r": (shape.key_dim, value), "m": (shape.key_dim, value),
+        "s": (shape.key_dim, value), "d_next": (shape.key_dim, value),
+    }  # fmt: skip
 
 
 @functools.lru_cache
