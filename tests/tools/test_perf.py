@@ -8,7 +8,7 @@ import torch
 from pypto_gym.tools.harness import Work, cases
 from pypto_gym.tools.harness.backends.figures import CYCLES_PER_US
 from pypto_gym.tools.perf import measure, roofline
-from pypto_gym.tools.perf.record import Record, regression, with_table
+from pypto_gym.tools.perf.record import Record, regression, update, with_table
 
 
 @pytest.fixture
@@ -46,6 +46,16 @@ def test_the_record_survives_writing(sample, row, tmp_path, monkeypatch):
     text = (operator.folder / "README.md").read_text()
     assert "old" not in text and "another kernel" in text and text.endswith("end\n")
     assert with_table(text, Record(operator).table()) == text
+
+
+def test_two_that_put_on_record_at_once_keep_both_rows(sample, row, tmp_path):
+    operator = dataclasses.replace(sample, file=str(tmp_path / "scale_add" / "scale_add.py"))
+    operator.folder.mkdir()
+    (operator.folder / "cases.yaml").write_text("cases: []\n")
+    before = Record(operator)  # what a second process has read
+    update(operator, row)
+    update(operator, dataclasses.replace(row, impl="a3"))
+    assert not before.rows and [r.impl for r in Record(operator).rows] == ["general", "a3"]
 
 
 def test_the_roofline_is_the_longer_of_products_and_traffic():

@@ -25,7 +25,7 @@ def run(arguments) -> int:
     from pypto_gym.tools.harness import cases, registry
     from pypto_gym.tools.harness.runner import default_memory
     from pypto_gym.tools.perf.measure import measure
-    from pypto_gym.tools.perf.record import Record, regression
+    from pypto_gym.tools.perf.record import Record, regression, update
 
     memory = int(arguments.memory * 2**30) if arguments.memory else default_memory()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -53,9 +53,8 @@ def run(arguments) -> int:
                 )  # fmt: skip
                 if arguments.check:
                     troubles.append(regression(row, known) if known else f"{name} {case.id} {impl}: nothing on record")
-                record.put(row)
-        if arguments.update:
-            record.write()
+                if arguments.update:
+                    update(operator, row)
     console = Console()
     console.print(table)
     troubles = [trouble for trouble in troubles if trouble]

@@ -79,7 +79,8 @@ class Renaming:
         longer = [re.escape(other[len(old) :]) for other in operators if other.startswith(old) and other != old]
         after = f"(?!{'|'.join(longer)})" if longer else ""
         before = "".join(f"(?<!{re.escape(o[: o.index(old)])})" for o in operators if old in o and not o.startswith(old))
-        self.pattern = re.compile(before + re.escape(old) + after)
+        # What PyPTO calls the same (pypto.conv_backward_input) keeps its name.
+        self.pattern = re.compile(r"(?<!pypto\.)" + before + re.escape(old) + after)
         camel = "".join(part.title() for part in old.split("_"))
         self.replacements = [
             (re.compile(rf"(ops[./]){old_family}(?=[./]{re.escape(old)}{after}(?![a-z0-9_]))"), rf"\g<1>{new_family}"),

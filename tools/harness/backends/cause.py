@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_FIRST = re.compile(r"ERROR:root:Record function \w+ failed: (.*?)(?=\n\S+\.so\(|\n\n|\Z)", re.S)
+_FIRST = re.compile(r"ERROR:root:Record function \w+ failed: (.*?)(?=\n\S+\.so\(|\n\[|\n\n|\Z)", re.S)
 _LOGGED = re.compile(r"^\[ERROR\] PYPTO\(\d+\):\S+ \S+ \[[^\]]*\]\[[^\]]*\]:\s*(.*)$", re.M)
 _PLACE = re.compile(r"^ERROR\s+(\S+?):(\d+):\d+:", re.M)
 _FRAME = re.compile(r"\S+\.so\(.*")
