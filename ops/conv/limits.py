@@ -7,30 +7,21 @@ from __future__ import annotations
 
 import torch
 
+from pypto_gym.ops import checks
+
 DTYPES = (torch.float16, torch.bfloat16)
 KERNEL_BYTES = 65535
 
 
-def _short(dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def tensor(name: str, x, rank: int = 4, like: tuple[str, torch.Tensor] | None = None) -> None:
     """`x` is a contiguous FP16 or BF16 tensor of `rank` dimensions, none empty; of the dtype and device of `like`."""
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{name}: got {type(x).__name__}, takes a torch.Tensor")
-    if x.dtype not in DTYPES:
-        raise TypeError(f"{name}: got {_short(x.dtype)}, takes float16 or bfloat16")
-    if x.dim() != rank:
-        raise ValueError(f"{name}: got shape {list(x.shape)}, takes {rank} dimensions")
+    checks.tensor(name, x, DTYPES, rank)
     if 0 in x.shape:
         raise ValueError(f"{name}: got shape {list(x.shape)}, takes no empty dimension")
-    if not x.is_contiguous():
-        raise ValueError(f"{name}: got strides {list(x.stride())}, takes a contiguous tensor; call .contiguous()")
     if like is not None:
         other, y = like
         if x.dtype != y.dtype:
-            raise TypeError(f"{name}: got {_short(x.dtype)}, takes that of {other}, {_short(y.dtype)}")
+            raise TypeError(f"{name}: got {checks.short(x.dtype)}, takes that of {other}, {checks.short(y.dtype)}")
         if x.device != y.device:
             raise ValueError(f"{name}: got a tensor on {x.device}, takes one on {y.device}, where {other} is")
 

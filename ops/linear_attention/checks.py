@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from pypto_gym.ops import checks
 from pypto_gym.ops.linear_attention.atoms import CHUNK_SIZES
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -12,17 +13,7 @@ MAX_DIM = 128
 
 def tensor(name: str, x, shape: list, dtypes=(torch.float32,), device: torch.device | None = None):
     """`x` must be a contiguous tensor of this shape (None: any size), one of these dtypes, and on this device."""
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{name}: got {type(x).__name__}, takes a torch.Tensor")
-    if x.dtype not in dtypes:
-        raise TypeError(f"{name}: got {_short(x.dtype)}, takes {' or '.join(map(_short, dtypes))}")
-    if x.dim() != len(shape) or any(size is not None and size != got for size, got in zip(shape, x.shape)):
-        wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ValueError(f"{name}: got shape {list(x.shape)}, takes [{wanted}]")
-    if device is not None and x.device != device:
-        raise ValueError(f"{name}: got a tensor on {x.device}, takes one on {device}, where q is")
-    if not x.is_contiguous():
-        raise ValueError(f"{name}: got strides {list(x.stride())}, takes a contiguous tensor; call .contiguous()")
+    checks.tensor(name, x, dtypes, shape, device)
 
 
 def inputs(q, k, v, g, beta, state, cu_seqlens, chunk_size=None, channel_gate=False, state_name="initial_state"):
@@ -40,18 +31,6 @@ def inputs(q, k, v, g, beta, state, cu_seqlens, chunk_size=None, channel_gate=Fa
     tensor("g", g, [tokens, heads, key_dim] if channel_gate else [tokens, heads], device=q.device)
     tensor("beta", beta, [tokens, heads], device=q.device)
     tensor(state_name, state, [None, heads, key_dim, value_dim], device=q.device)
-    offsets("cu_seqlens", cu_seqlens, tokens, state.shape[0], q.device)
+    checks.offsets("cu_seqlens", cu_seqlens, tokens, q.device, state.shape[0])
     if chunk_size is not None and chunk_size not in CHUNK_SIZES:
         raise ValueError(f"chunk_size: got {chunk_size}, takes one of {', '.join(map(str, CHUNK_SIZES))}")
-
-
-def offsets(name: str, x, total: int, batch: int, device: torch.device):
-    """Cumulative lengths: INT32 [batch + 1], from 0 to `total`, never falling."""
-    tensor(name, x, [batch + 1], (torch.int32,), device)
-    values = x.tolist()
-    if values[0] != 0 or values[-1] != total or any(b < a for a, b in zip(values, values[1:])):
-        raise ValueError(f"{name}: got {values}, takes offsets that rise from 0 to {total}")
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
