@@ -77,7 +77,11 @@ class Executions:
 
 @dataclass(frozen=True)
 class Operator:
-    """The record of an operator. CONTRIBUTING.md explains each field with an example."""
+    """The record of an operator. CONTRIBUTING.md explains each field with an example.
+
+    `pass_tolerance`, rtol and atol of what PyPTO compares after each verified compiler pass, and the share of elements
+    that may be beyond it. The default is PyPTO's; a record that raises it carries the measurement.
+    """
 
     file: str
     summary: str
@@ -88,6 +92,7 @@ class Operator:
     work: Callable[[dict], Work] | None = None
     sim_executions: Callable[[dict, str], list[Executions]] | None = None
     sim_overrides: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    pass_tolerance: float = 1e-3
 
     @property
     def folder(self) -> Path:

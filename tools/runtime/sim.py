@@ -30,12 +30,14 @@ class Options:
 
     numbers     let the interpreter compute the outputs
     passes      compiler passes whose result is computed again and compared; None is PyPTO's own choice of six
+    tolerance   rtol and atol of that comparison
     cost        run the cost model
     overrides   jit options replaced in simulation: {"runtime_options": {...}, "pass_options": {...}}
     """
 
     numbers: bool = True
     passes: tuple[str, ...] | None = ()
+    tolerance: float = 1e-3
     cost: bool = False
     overrides: Mapping[str, Mapping] = field(default_factory=dict)
 
@@ -153,7 +155,8 @@ def _apply_options(entry) -> None:
     def set_config_and_options(self):
         chosen = _options.get()
         if chosen.numbers:
-            choice = {} if chosen.passes is None else {"pass_verify_pass_filter": list(chosen.passes)}
+            choice: dict = {} if chosen.passes is None else {"pass_verify_pass_filter": list(chosen.passes)}
+            choice["pass_verify_error_tol"] = [chosen.tolerance, chosen.tolerance]
             pypto.set_verify_options(enable_pass_verify=True, **choice)
         set_config(self)
         if not chosen.cost and chosen.passes == ():

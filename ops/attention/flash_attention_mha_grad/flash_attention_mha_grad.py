@@ -69,6 +69,10 @@ OPERATOR = Operator(
     work=_work,
     sim_executions=_sim_executions,
     # The cost model of 0.2.0 crashes at the 512 that is right for the device.
+    # A tile's products are summed in another order than the tensor graph's; now and then a weight then rounds to the other
+    # BF16 neighbour, and a row of dK or dV moves with it. Measured at B8-Q64-KV64-H4-D128: 14 of 8192 elements of one tile
+    # beyond 1e-3, the furthest by 0.0028; outputs equal the golden bit for bit all the same. 1e-3 admits 8 such elements.
+    pass_tolerance=2e-3,
     sim_overrides={"a3": {"runtime_options": {"stitch_function_max_num": 128}}},
 )
 

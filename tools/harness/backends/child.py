@@ -68,7 +68,7 @@ def _sim(job: Job):
 
     sim.use_folder(Path(job.folder) / "pypto")
     operator, tensors = _load(job)
-    with sim.options(numbers=job.numbers, passes=None, cost=job.cost):
+    with sim.options(numbers=job.numbers, passes=None, cost=job.cost, tolerance=operator.pass_tolerance):
         operator.launch(job.impl, **tensors)
     torch.save({name: tensors[name] for name in operator.outputs}, Path(job.folder) / "outputs.pt")
     yield {}
