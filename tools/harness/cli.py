@@ -140,6 +140,7 @@ def _add_run(subparsers) -> None:
     _run_options(parser)
 
     def run(arguments) -> int:
+        start(arguments)
         from pypto_gym.tools.harness import registry
 
         return _run(registry.load(arguments.operator), arguments)
@@ -147,15 +148,19 @@ def _add_run(subparsers) -> None:
     parser.set_defaults(func=run)
 
 
-def settings(arguments):
-    """`Settings` from the options of a command line; starts the fork server, so that the imports overlap."""
+def start(arguments) -> None:
+    """Chooses the backend and starts the process that cases are forked from: before torch is imported here."""
     from pypto_gym.tools import runtime
+    from pypto_gym.tools.runtime import template
 
     if arguments.backend != "auto":
         os.environ[runtime.BACKEND_VARIABLE] = arguments.backend
-    from pypto_gym.tools.harness.backends import process
+    template.warm(runtime.backend())
 
-    process.warm(runtime.backend())
+
+def settings(arguments):
+    """`Settings` from the options of a command line."""
+    start(arguments)
     from pypto_gym.tools.harness.runner import Settings
 
     given = {"timeout": arguments.timeout, "keep": arguments.keep}

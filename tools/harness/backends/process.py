@@ -10,7 +10,6 @@ import shutil
 import signal
 import tempfile
 import time
-from multiprocessing import forkserver
 from pathlib import Path
 
 import torch
@@ -19,19 +18,9 @@ from pypto_gym.tools import runtime
 from pypto_gym.tools.harness.backends import Run, cause, figures
 from pypto_gym.tools.harness.backends.job import Job, start
 from pypto_gym.tools.harness.records import Operator
+from pypto_gym.tools.runtime.template import warm
 
-_CHILD = "pypto_gym.tools.harness.backends.child"
 _POLL = 0.02  # seconds between two looks at the process
-
-
-def warm(backend: str) -> None:
-    """Starts the process that simulated cases are forked from; it imports torch and PyPTO while we do other things."""
-    if backend == "sim":
-        from pypto_gym.tools.runtime import calculator
-
-        calculator.ensure_built()
-        multiprocessing.get_context("forkserver").set_forkserver_preload([_CHILD])
-        forkserver.ensure_running()
 
 
 def total_memory() -> int:
