@@ -5,10 +5,10 @@ import pypto
 from ..atoms import Band, Layout, attend, edges, forward_tiles, longest
 
 
-@pypto.frontend.jit(
-    runtime_options={"stitch_function_max_num": 128, "ready_on_host_tensors": ["cu_seqlens_q", "cu_seqlens_kv"]},
-)
-def kernel(
+RUNTIME = {"stitch_function_max_num": 128, "ready_on_host_tensors": ["cu_seqlens_q", "cu_seqlens_kv"]}
+
+
+def forward(
     q: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
     k: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
     v: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
@@ -24,16 +24,15 @@ def kernel(
     band,
     tiles,
 ):
+    """Every (sequence, head) pair, over matrices [tokens, heads * head_dim]; upper and lower are those of `edges`."""
     pypto.experimental.set_operation_options(combine_axis=True)
-    forward(q, k, v, cu_seqlens_q, cu_seqlens_kv, (upper, lower), o, l, m, layout, scale, band, tiles)
-
-
-def forward(q, k, v, cu_seqlens_q, cu_seqlens_kv, edge_masks, o, l, m, layout, scale, band, tiles):
-    """The body of the kernel: every (sequence, head) pair, over matrices [tokens, heads * head_dim]."""
     for b in pypto.loop(cu_seqlens_q.shape[0] - 1, name="LOOP_b", idx_name="b"):
         for h in pypto.loop(layout.heads, name="LOOP_h", idx_name="h"):
             place = layout.place(b, h, cu_seqlens_q, cu_seqlens_kv)
-            attend(q, k, v, o, l, m, place, layout.head_dim, scale, band, tiles, edge_masks=edge_masks)
+            attend(q, k, v, o, l, m, place, layout.head_dim, scale, band, tiles, edge_masks=(upper, lower))
+
+
+kernel = pypto.frontend.jit(runtime_options=RUNTIME)(forward)
 
 
 def run(kernel, large, *, q, k, v, cu_seqlens_q, cu_seqlens_kv, causal, scale, o, l, m):
