@@ -86,7 +86,7 @@ def divisor(size: int, limit: int, step: int = 16) -> int:
 KV_TILE = 512
 """Kv tile of sequences that do not fit one tile."""
 
-SHORT_TILES = (64, 128, 320)
+SHORT_TILES = (64, 128, 256, 320)
 """Tiles for sequences that fit: the vector and cube work of a tile is paid for its whole size, valid or not."""
 
 

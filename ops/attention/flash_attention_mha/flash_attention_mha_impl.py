@@ -4,7 +4,6 @@ import pypto
 
 from ..atoms import Band, Layout, attend, edges, forward_tiles, longest
 
-
 RUNTIME = {"stitch_function_max_num": 128, "ready_on_host_tensors": ["cu_seqlens_q", "cu_seqlens_kv"]}
 
 

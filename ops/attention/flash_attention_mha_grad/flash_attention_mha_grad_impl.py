@@ -25,14 +25,7 @@ def segment(number: int) -> None:
         pypto.set_pass_options(sg_set_scope=number)
 
 
-@pypto.frontend.jit(
-    runtime_options={
-        "stitch_function_max_num": 128,
-        "device_sched_mode": 3,
-        "ready_on_host_tensors": ["cu_seqlens_q", "cu_seqlens_kv"],
-    },
-)
-def general_kernel(
+def single_pass(
     q: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
     k: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
     v: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
@@ -76,9 +69,10 @@ def general_kernel(
                     # C2
                     pypto.set_cube_tile_shapes(*tiles.cube_dkv)
                     dv_tile = pypto.matmul(p, pair.do, pypto.DT_FP32, a_trans=True)
-                    dk_tile = pypto.matmul(ds, pair.q, pypto.DT_FP32, a_trans=True)
                     pypto.set_cube_tile_shapes(*tiles.cube_dq)
                     dq_tile = pypto.matmul(ds, pair.k, pypto.DT_FP32)
+                    pypto.set_cube_tile_shapes(*tiles.cube_dkv)
+                    dk_tile = pypto.matmul(ds, pair.q, pypto.DT_FP32, a_trans=True)
                     # V2
                     segment(2)
                     pypto.set_vec_tile_shapes(*tiles.vec_d)
@@ -86,6 +80,15 @@ def general_kernel(
                     pypto.atomic_add(pypto.mul(dq_tile, scale), [q_row, column], dq)
                     pypto.atomic_add(pypto.mul(dk_tile, scale), [kv_row, column], dk)
                     segment(-1)
+
+
+general_kernel = pypto.frontend.jit(
+    runtime_options={
+        "stitch_function_max_num": 128,
+        "device_sched_mode": 3,
+        "ready_on_host_tensors": ["cu_seqlens_q", "cu_seqlens_kv"],
+    },
+)(single_pass)
 
 
 def launch(*, q, k, v, o, do, l, m, cu_seqlens_q, cu_seqlens_kv, dq, dk, dv):

@@ -4,9 +4,10 @@ import pypto
 
 from ..atoms import Layout, attend, dropout_factor, edges, forward_tiles, plane, plane_shape, sparse_band
 
+RUNTIME = {"stitch_function_max_num": 128}
 
-@pypto.frontend.jit(runtime_options={"stitch_function_max_num": 128})
-def kernel(
+
+def forward(
     q: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
     k: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
     v: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
@@ -25,20 +26,19 @@ def kernel(
     bias_shape,
     keep_shape,
 ):
+    """Every (batch, head) pair; upper and lower are those of `edges`, bias and keep planes as `plane` takes them."""
     pypto.experimental.set_operation_options(combine_axis=True)
     biases = plane(bias, bias_shape, layout.q_len, tiles)
     keeps = plane(keep, keep_shape, layout.q_len, tiles, dropout_factor(keep_prob))
-    forward(q, k, v, biases, keeps, (upper, lower), o, l, m, layout, scale, band, tiles)
-
-
-def forward(q, k, v, biases, keeps, edge_masks, o, l, m, layout, scale, band, tiles):
-    """The body of the kernel: every (batch, head) pair."""
     for b in pypto.loop(layout.batch, name="LOOP_b", idx_name="b"):
         for h in pypto.loop(layout.heads, name="LOOP_h", idx_name="h"):
             attend(
                 q, k, v, o, l, m, layout.place(b, h), layout.head_dim, scale, band, tiles,
-                edge_masks=edge_masks, bias=biases(b, h), keep=keeps(b, h),
+                edge_masks=(upper, lower), bias=biases(b, h), keep=keeps(b, h),
             )  # fmt: skip
+
+
+kernel = pypto.frontend.jit(runtime_options=RUNTIME)(forward)
 
 
 def run(

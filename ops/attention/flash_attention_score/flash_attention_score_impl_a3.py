@@ -2,37 +2,12 @@
 
 import pypto
 
-from ..atoms import dropout_factor, plane
-from .flash_attention_score_impl import forward, run
+from .flash_attention_score_impl import RUNTIME, forward, run
 
-
-@pypto.frontend.jit(
-    runtime_options={"stitch_function_max_num": 128},
+kernel = pypto.frontend.jit(
+    runtime_options=RUNTIME,
     pass_options={"vec_nbuffer_setting": {-1: 8}, "cube_l1_reuse_setting": {-1: 8}},
-)
-def kernel(
-    q: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
-    k: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
-    v: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
-    bias: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    keep: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_UINT8),
-    upper: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    lower: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    o: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
-    l: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    m: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    layout,
-    scale,
-    keep_prob,
-    band,
-    tiles,
-    bias_shape,
-    keep_shape,
-):
-    pypto.experimental.set_operation_options(combine_axis=True)
-    biases = plane(bias, bias_shape, layout.q_len, tiles)
-    keeps = plane(keep, keep_shape, layout.q_len, tiles, dropout_factor(keep_prob))
-    forward(q, k, v, biases, keeps, (upper, lower), o, l, m, layout, scale, band, tiles)
+)(forward)
 
 
 def launch(**tensors):
