@@ -17,9 +17,10 @@ def _work(inputs):
 def _executions(inputs, impl):
     k_cache, row = inputs["k_cache"], inputs["k_cache"][0, 0].nbytes
     lengths = inputs["cu_seqlens_kv"].diff().tolist()
-    pages = sum(-(-length // k_cache.shape[1]) for length in lengths)
+    together = {"general": 1, "a3": 2}[impl]  # pages of one graph
+    graphs = sum(sum(divmod(-(-length // k_cache.shape[1]), together)) for length in lengths)
     packed = 2 * row * sum(lengths)
-    return [Executions(pages, (k_cache, inputs["v_cache"]), (packed,), 2 * row * k_cache.shape[1])]
+    return [Executions(graphs, (k_cache, inputs["v_cache"]), (packed,), 2 * together * row * k_cache.shape[1])]
 
 
 OPERATOR = Operator(
@@ -27,14 +28,14 @@ OPERATOR = Operator(
     summary="the sequences of a paged KV cache into packed k and v (TND), BF16",
     params={"kv_lens": list[int], "kv_heads": int, "head_dim": int, "block_size": int},
     golden=golden,
-    impls={"general": "gather_pa_kv_cache_impl"},
+    impls={"general": "gather_pa_kv_cache_impl", "a3": "gather_pa_kv_cache_impl_a3"},
     outputs={"k": Output(exact=True), "v": Output(exact=True)},
     work=_work,
     sim_executions=_executions,
 )
 
 
-def gather_pa_kv_cache(k_cache, v_cache, block_table, kv_lens):
+def gather_pa_kv_cache(k_cache, v_cache, block_table, kv_lens, impl=None):
     """The first kv_lens[b] cached tokens of every sequence b, one sequence after the other.
 
     Args:
@@ -42,6 +43,7 @@ def gather_pa_kv_cache(k_cache, v_cache, block_table, kv_lens):
         block_table: INT32 [batch, blocks_per_sequence]: entry j of a row is the block of tokens j * block_size and on;
             entries behind the length are not looked at.
         kv_lens: INT32 [batch], 0 to blocks_per_sequence * block_size.
+        impl: "general" or "a3"; default: a3.
 
     Returns:
         k, v BF16 [total_kv, kv_heads, head_dim] and cu_seqlens_kv INT32 [batch + 1], as `flash_attention_mha` takes them.
@@ -59,7 +61,7 @@ def gather_pa_kv_cache(k_cache, v_cache, block_table, kv_lens):
     k, v = (k_cache.new_empty(int(cu_seqlens_kv[-1]), *k_cache.shape[2:]) for _ in range(2))
     if len(k):
         OPERATOR.launch(
-            "general", k_cache=k_cache, v_cache=v_cache, block_table=block_table, cu_seqlens_kv=cu_seqlens_kv, k=k, v=v
+            impl or "a3", k_cache=k_cache, v_cache=v_cache, block_table=block_table, cu_seqlens_kv=cu_seqlens_kv, k=k, v=v
         )
     return k, v, cu_seqlens_kv
 
