@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,11 @@ def test_the_launcher_is_where_the_readme_says():
     readme = (root / "README.md").read_text()
     assert "./gym run flash_attention_mha_grad" in readme and "./gym test" in readme
     assert "./gym test" in (root / ".ci" / "run").read_text()
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    command = [sys.executable, "-m", "pypto_gym.tools.harness.cli", "new", "--list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()  # before anything is written
+        assert process.stderr.read() == ""
+    assert process.returncode == 0

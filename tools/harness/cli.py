@@ -52,9 +52,14 @@ def operator_main(operator, argv: list[str] | None = None) -> int:
 
 
 def _report_errors(function, arguments) -> int:
-    """A user's mistake is one sentence, not a traceback."""
+    """A user's mistake is one sentence, not a traceback; a reader that has seen enough (`| head`) is no error."""
     try:
-        return function(arguments)
+        code = function(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered would raise again at exit
+        return 0
     except (ValueError, RuntimeError) as error:
         print(f"gym: {error}", file=sys.stderr)
         return 2

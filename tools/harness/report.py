@@ -11,15 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from pypto_gym.tools import explain
+from pypto_gym.tools.harness import tiling
 from pypto_gym.tools.harness.records import Operator
 from pypto_gym.tools.harness.runner import CaseResult
 
 COLOUR = {"PASS": "green", "FAIL": "red", "NOT-RUN": "yellow"}
-
-
-def span(tile) -> str:
-    """A tile's coordinates as one writes a slice: [0:16, 32:48]."""
-    return "[" + ", ".join(f"{start}:{stop}" for start, stop in tile) + "]" if tile else "-"
 
 
 def show(console: Console, result: CaseResult, operator: Operator) -> None:
@@ -39,7 +35,8 @@ def show(console: Console, result: CaseResult, operator: Operator) -> None:
             for reason in verdict.reasons:
                 console.print(f"  {verdict.name}: {escape(reason)}", style="red", highlight=False, soft_wrap=True)
             if not verdict.passed:
-                at = f"worst element {list(verdict.worst_index)}, worst tile {span(verdict.worst_tile)}"
+                tile = tiling.where(verdict.worst_tile) if verdict.worst_tile else "-"
+                at = f"worst element {list(verdict.worst_index)}, worst tile {tile}"
                 looks = f"; looks like: {verdict.diagnosis}" if verdict.diagnosis else ""
                 console.print(f"  {verdict.name}: {escape(at + looks)}", highlight=False, soft_wrap=True)
         known = explain.likeliest(result.reason, result.run.log)
