@@ -65,17 +65,18 @@ L0_BYTES = 64 * 1024  # of L0A and of L0B; L0C has twice as much
 
 
 def cube_tiles(q: int, kv: int, head_dim: int) -> tuple[tuple, tuple]:
-    """Cube tiles (cube_qk, cube_pv) of a [q, kv] score tile, as large as the L0 buffers take for 16-bit operands.
+    """Cube tiles (cube_qk, cube_pv) of a [q, kv] score tile.
 
     A row of scores is never cut: on 0.2.0 the pieces of a cut row have no valid shape until a late pass, so that the
     tail of a sequence cannot be verified. For the same reason `vec_s` and `vec_o` of `Tiles` divide m.
     """
+    return cube_tile(q, head_dim, kv), cube_tile(q, kv, head_dim)
 
-    def tile(m, k, n):
-        m_tile = divisor(m, 2 * L0_BYTES // (4 * n))
-        return [m_tile, m], [divisor(k, L0_BYTES // (2 * max(m_tile, n))), k], [n, n]
 
-    return tile(q, head_dim, kv), tile(q, kv, head_dim)
+def cube_tile(m: int, k: int, n: int) -> tuple:
+    """Cube tile of [m, k] times [k, n], n uncut, as large as the L0 buffers take for 16-bit operands."""
+    m_tile = divisor(m, 2 * L0_BYTES // (4 * n))
+    return [m_tile, m], [divisor(k, L0_BYTES // (2 * max(m_tile, n))), k], [n, n]
 
 
 def divisor(size: int, limit: int, step: int = 16) -> int:

@@ -20,12 +20,15 @@ def forward(lengths, heads, head_dim, viewed, written, large):
     return [Executions(graphs, viewed, written), Executions(pairs, tiles=6 * score + 4 * output)]
 
 
-def backward(lengths, heads, head_dim, viewed, written, large):
-    """Executions of the two passes of flash_attention_score_grad, masked or not."""
+def backward(lengths, heads, head_dim, viewed, gradients, single_pass):
+    """Executions of flash_attention_score_grad, masked or not; `gradients` are the bytes of dq and of dk and dv."""
     from pypto_gym.ops.attention.flash_attention_score_grad.flash_attention_score_grad_impl import grad_tiles
 
-    tiles = grad_tiles(max(q for q, _ in lengths), max(kv for _, kv in lengths), head_dim, large)
-    passes = 1 if max(kv for _, kv in lengths) <= tiles.kv else 2
+    tiles = grad_tiles(max(q for q, _ in lengths), max(kv for _, kv in lengths), head_dim)
+    passes = 1 if single_pass or max(kv for _, kv in lengths) <= tiles.kv else 2
     pairs = passes * heads * sum(-(-q // tiles.q) * -(-kv // tiles.kv) for q, kv in lengths)
     score, output = 4 * tiles.q * tiles.kv, 4 * (tiles.q + tiles.kv) * head_dim
-    return [Executions(pairs, viewed, written, 9 * score + 6 * output)]
+    bodies = [Executions(pairs, viewed, gradients, 9 * score + 6 * output)]
+    if single_pass:  # the emulated atomic addition reads dq in a body of its own and writes it in another
+        bodies += [Executions(pairs, gradients[:1], (), output), Executions(pairs, (), gradients[:1], output)]
+    return bodies

@@ -35,7 +35,7 @@ def _sim_executions(inputs, impl):
     head_dim = q.numel() // (heads * sum(q_len for q_len, _ in lengths))
     names = ("q", "k", "v", "o", "do", "l", "m", "bias", "keep")
     viewed = tuple(inputs[name] for name in names if inputs[name] is not None)
-    return estimates.backward(lengths, heads, head_dim, viewed, (4 * q.numel(), 8 * k.numel()), impl == "a3")
+    return estimates.backward(lengths, heads, head_dim, viewed, (4 * q.numel(), 8 * k.numel()), impl == "single_pass")
 
 
 OPERATOR = Operator(
@@ -46,7 +46,11 @@ OPERATOR = Operator(
         "layout": str, "sparse_mode": int, "pre_tokens": int, "next_tokens": int, "bias": bool, "keep_prob": float,
     },  # fmt: skip
     golden=golden,
-    impls={"general": "flash_attention_score_grad_impl", "a3": "flash_attention_score_grad_impl_a3"},
+    impls={
+        "general": "flash_attention_score_grad_impl",
+        "a3": "flash_attention_score_grad_impl_a3",
+        "single_pass": "flash_attention_score_grad_impl_single_pass",
+    },
     outputs={name: Output(rtol=2**-7, atol=1e-4, budget=1.5) for name in ("dq", "dk", "dv")},
     work=_work,
     sim_executions=_sim_executions,

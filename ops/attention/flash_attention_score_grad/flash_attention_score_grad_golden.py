@@ -22,7 +22,7 @@ def make_inputs(case, generator):
 
 
 def golden(*, drop=None, **inputs):
-    """dq, dk, dv with the kernel's conversions: BF16 operands and P and dS, the rest FP32.
+    """dq, dk, dv with the kernel's conversions: BF16 operands and P and scaled dS, the rest FP32.
 
     `drop` forgets the scale, the mask, the bias, the dropout or the row sum D.
     """
@@ -115,6 +115,6 @@ def _grad_flow(scale, options, q, k, v, do, o, l, m, drop):
     dp, kept, keep = do @ v.mT, p, options.get("keep")
     if keep is not None:
         kept, dp = p * keep, dp * keep
-    ds = (p * (dp - row_sum)).bfloat16().float()
-    dk, dv = ds.mT @ q * scale, kept.bfloat16().float().mT @ do
-    return ds @ k * scale, reference.sum_heads(dk, kv_heads), reference.sum_heads(dv, kv_heads)
+    ds = (p * (dp - row_sum) * scale).bfloat16().float()
+    dk, dv = ds.mT @ q, kept.bfloat16().float().mT @ do
+    return ds @ k, reference.sum_heads(dk, kv_heads), reference.sum_heads(dv, kv_heads)

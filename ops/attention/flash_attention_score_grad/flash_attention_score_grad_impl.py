@@ -9,25 +9,30 @@ from dataclasses import dataclass
 import pypto
 
 from ..atoms import (
-    Band, Layout, Place, Tiles, cube_tiles, divisor, dropout_factor, edges, longest, mask_edges, plane, plane_shape,
-    revisit, sparse_band, tail, tail_view,
+    SHORT_TILES, Band, Layout, Tiles, cube_tile, cube_tiles, divisor, dropout_factor, edges, longest, mask_edges, plane,
+    plane_shape, revisit, sparse_band, tail, tail_view,
 )  # fmt: skip
 
-SHORT_TILES = (64, 128, 320)
+RUNTIME = {"stitch_function_max_num": 128, "ready_on_host_tensors": ["cu_seqlens_q", "cu_seqlens_kv"]}
 
 
-def grad_tiles(q_len: int, kv_len: int, head_dim: int, large: bool = False) -> Tiles:
-    """Tiles for sequences of at most these lengths; `large` ones are tuned for Atlas A3."""
-    longest = 256 if large else 128
-    q = next((size for size in SHORT_TILES if q_len <= size), longest)
-    kv = next((size for size in SHORT_TILES if kv_len <= size), longest)
+def grad_tiles(q_len: int, kv_len: int, head_dim: int) -> Tiles:
+    """Tiles for sequences of at most these lengths. Three FP32 tiles, of scores or of gradients, fit the 192 KB of UB."""
+    q, kv = (next((size for size in SHORT_TILES if length <= size), SHORT_TILES[-1]) for length in (q_len, kv_len))
     cube_qk, cube_pv = cube_tiles(q, kv, head_dim)
-    return Tiles(q, kv, divisor(cube_qk[0][0], 5120 // kv, 8), 64, cube_qk, cube_pv)
+    vec_s, vec_o = divisor(cube_qk[0][0], 12800 // kv, 8), divisor(cube_pv[0][0], 12800 // head_dim, 8)
+    unroll = (1,) if kv_len <= kv else (4, 2, 1)
+    return Tiles(q, kv, vec_s, vec_o, cube_qk, cube_pv, unroll)
 
 
 @dataclass(frozen=True)
-class Matrices:
-    """Tensors as two-dimensional matrices; `bias` and `keep` are functions (b, h) -> tile function, or give None."""
+class Problem:
+    """What a kernel is traced with: tensors as two-dimensional matrices, and what is known of them beforehand.
+
+    bias, keep   functions (b, h) -> tile function, or give None
+    edges        constants that `mask_edges` slides over the edges of the band
+    one_kv_tile  no sequence has more keys than one tile
+    """
 
     q: object
     k: object
@@ -36,15 +41,38 @@ class Matrices:
     do: object
     l: object
     m: object
+    dq: object
+    dk: object
+    dv: object
     bias: object
     keep: object
     edges: tuple
+    cu_seqlens_q: object
+    cu_seqlens_kv: object
+    layout: Layout
+    scale: float
+    band: Band
+    tiles: Tiles
+    one_kv_tile: bool
+
+    @property
+    def batch(self):
+        """How many sequences."""
+        return self.layout.batch or self.cu_seqlens_q.shape[0] - 1
+
+    def place(self, b, h):
+        """Where query head `h` of sequence `b` lies."""
+        return self.layout.place(b, h, self.cu_seqlens_q, self.cu_seqlens_kv)
 
 
 class Pair:
-    """One tile of query rows against one tile of keys, for one (batch, head): P and dS in BF16 (C1 and V1)."""
+    """One tile of query rows against one tile of keys, for query head `h` of sequence `b`: P and dS in BF16 (C1 and V1).
 
-    def __init__(self, x: Matrices, p: Place, tiles: Tiles, band: Band, scale, head_dim, bias, keep, row, rows, column, columns):
+    dS carries the scale, so that dQ and dK leave the cube unit as they are.
+    """
+
+    def __init__(self, x: Problem, b, h, row, rows, column, columns):
+        p, tiles, head_dim, valid = x.place(b, h), x.tiles, x.layout.head_dim, [rows, columns]
         self.tiles, self.head_dim = tiles, head_dim
 
         def of_q(matrix):
@@ -60,39 +88,38 @@ class Pair:
         pypto.set_cube_tile_shapes(*tiles.cube_qk)
         s = pypto.matmul(self.q, self.k, pypto.DT_FP32, b_trans=True)
         dp = pypto.matmul(self.do, of_kv(x.v), pypto.DT_FP32, b_trans=True)
-        valid = [rows, columns]
         pypto.set_vec_tile_shapes(tiles.vec_s, head_dim)
         # dO is viewed once more: one view with a valid shape cannot feed both the cube and the vector unit on 0.2.0.
         o, do = (pypto.cast(of_q(matrix), pypto.DT_FP32) for matrix in (x.o, x.do))
         row_sum = pypto.sum(pypto.mul(o, do), -1, True)
         pypto.set_vec_tile_shapes(tiles.vec_s, tiles.kv)
-        s = pypto.mul(s, scale)
+        s = pypto.mul(s, x.scale)
+        bias, keep = x.bias(b, h), x.keep(b, h)
         if bias is not None:
             s = pypto.add(s, bias(row, column, valid))
-        if band.limited:
-            s = mask_edges(s, band, *x.edges, tiles, row + band.shift(p.q_len, p.kv_len) - column, valid)
+        if x.band.limited:
+            s = mask_edges(s, x.band, *x.edges, tiles, row + x.band.shift(p.q_len, p.kv_len) - column, valid)
         weights = pypto.div(pypto.exp(pypto.sub(s, statistic(x.m))), statistic(x.l))
         kept = weights
         if keep is not None:
             factor = keep(row, column, valid)
             kept, dp = pypto.mul(weights, factor), pypto.mul(dp, factor)
-        self.ds = pypto.cast(pypto.mul(weights, pypto.sub(dp, row_sum)), pypto.DT_BF16)
         self.weights = pypto.cast(kept, pypto.DT_BF16)
+        ds = pypto.mul(pypto.mul(weights, pypto.sub(dp, row_sum)), x.scale)
+        self.ds = pypto.cast(ds, pypto.DT_BF16)
 
     def _product(self, a, b, m, k, **transposed):
-        size = self.head_dim
-        m_tile = divisor(m, 128)
-        pypto.set_cube_tile_shapes([m_tile, m], [divisor(k, 64), k], [size, size])
+        pypto.set_cube_tile_shapes(*cube_tile(m, k, self.head_dim))
         product = pypto.matmul(a, b, pypto.DT_FP32, **transposed)
-        pypto.set_vec_tile_shapes(divisor(m_tile, self.tiles.vec_o), size)
+        pypto.set_vec_tile_shapes(self.tiles.vec_o, self.head_dim)
         return product
 
     def dq(self):
-        """This pair's share of dQ, before the scale."""
+        """This pair's share of dQ."""
         return self._product(self.ds, self.k, self.tiles.q, self.tiles.kv)
 
     def dk(self):
-        """This pair's share of dK, before the scale."""
+        """This pair's share of dK."""
         return self._product(self.ds, self.q, self.tiles.kv, self.tiles.q, a_trans=True)
 
     def dv(self):
@@ -116,33 +143,38 @@ def accumulate(states, shares, valid, first, last, write):
         keep([pypto.add(revisit(state, valid), share) for state, share in zip(states, shares)])
 
 
-def backward(x: Matrices, dq, dk, dv, layout: Layout, cu_seqlens_q, cu_seqlens_kv, batch, scale, band: Band, tiles, one_kv_tile):
-    """The body of the kernels. `one_kv_tile`: no sequence has more than one kv tile."""
-    d, group = layout.head_dim, layout.heads // layout.kv_heads
+def dq_pass(x: Problem):
+    """dQ: a loop over kv tiles for every tile of query rows."""
+    tiles, band, d = x.tiles, x.band, x.layout.head_dim
+    for b in pypto.loop(x.batch, name="LOOP_dq_b", idx_name="b_dq"):
+        for h in pypto.loop(x.layout.heads, name="LOOP_dq_h", idx_name="h"):
+            p = x.place(b, h)
+            first_row, end_row = band.rows(p.q_len, p.kv_len)
+            count = end_row - first_row
+            for i in pypto.loop((count + tiles.q - 1) // tiles.q, name="LOOP_dq_q", idx_name="i"):
+                row, rows = first_row + i * tiles.q, tail(count, i, tiles.q)
+                dq_sum = pypto.tensor([tiles.q, d], pypto.DT_FP32, "dq_sum")
+                first, end = band.tiles(row, rows, p.q_len, p.kv_len, tiles.kv)
 
-    def write_dq(place, row, dq_sum):
-        pypto.assemble(pypto.mul(dq_sum, scale), [place.q_row + row, place.q_col], dq)
+                def write(total):
+                    pypto.assemble(total, [p.q_row + row, p.q_col], x.dq)
 
-    for b in pypto.loop(batch, name="LOOP_b", idx_name="b"):
-        if not one_kv_tile:
-            for h in pypto.loop(layout.heads, name="LOOP_dq_h", idx_name="h"):
-                place = layout.place(b, h, cu_seqlens_q, cu_seqlens_kv)
-                bias, keep = x.bias(b, h), x.keep(b, h)
-                first_row, end_row = band.rows(place.q_len, place.kv_len)
-                count = end_row - first_row
-                for i in pypto.loop((count + tiles.q - 1) // tiles.q, name="LOOP_dq_q", idx_name="i"):
-                    row, rows = first_row + i * tiles.q, tail(count, i, tiles.q)
-                    dq_sum = pypto.tensor([tiles.q, d], pypto.DT_FP32, "dq_sum")
-                    first, end = band.tiles(row, rows, place.q_len, place.kv_len, tiles.kv)
-                    for t in pypto.loop(end - first, name="LOOP_dq_kv", idx_name="t"):
-                        column, columns = (first + t) * tiles.kv, tail(place.kv_len, first + t, tiles.kv)
-                        pair = Pair(x, place, tiles, band, scale, d, bias, keep, row, rows, column, columns)
-                        accumulate(
-                            [dq_sum], [pair.dq()], [rows, d], pypto.is_loop_begin(t), pypto.is_loop_end(t),
-                            lambda total: write_dq(place, row, total),
-                        )  # fmt: skip
-        for hkv in pypto.loop(layout.kv_heads, name="LOOP_dkv_h", idx_name="hkv"):
-            own = layout.place(b, hkv * group, cu_seqlens_q, cu_seqlens_kv)
+                for t in pypto.loop(end - first, name="LOOP_dq_kv", idx_name="t", unroll_list=list(tiles.unroll)):
+                    column, columns = (first + t) * tiles.kv, tail(p.kv_len, first + t, tiles.kv)
+                    pair = Pair(x, b, h, row, rows, column, columns)
+                    accumulate([dq_sum], [pair.dq()], [rows, d], pypto.is_loop_begin(t), pypto.is_loop_end(t), write)
+
+
+def dkv_pass(x: Problem, write_dq=None):
+    """dK and dV: a loop over the query heads of the group and their tiles, for every tile of keys.
+
+    write_dq   function that gets every pair's share of dQ and its row and column in dq; default: nobody wants it
+    """
+    tiles, band, d = x.tiles, x.band, x.layout.head_dim
+    group = x.layout.heads // x.layout.kv_heads
+    for b in pypto.loop(x.batch, name="LOOP_dkv_b", idx_name="b_dkv"):
+        for hkv in pypto.loop(x.layout.kv_heads, name="LOOP_dkv_h", idx_name="hkv"):
+            own = x.place(b, hkv * group)
             shift = band.shift(own.q_len, own.kv_len)
             for j in pypto.loop((own.kv_len + tiles.kv - 1) // tiles.kv, name="LOOP_dkv_kv", idx_name="j"):
                 column, columns = j * tiles.kv, tail(own.kv_len, j, tiles.kv)
@@ -155,64 +187,35 @@ def backward(x: Matrices, dq, dk, dv, layout: Layout, cu_seqlens_q, cu_seqlens_k
                     end_row = pypto.min(column + columns - shift + band.before, end_row)
                 count = end_row - first_row
                 q_tiles = (count + tiles.q - 1) // tiles.q
+
+                def write(*totals):
+                    for total, gradient in zip(totals, (x.dk, x.dv)):
+                        pypto.assemble(total, [own.kv_row + column, own.kv_col], gradient)
+
                 # One loop over the query heads of the group and their tiles: its begin and end are those of the sum.
-                for t in pypto.loop(q_tiles * group, name="LOOP_dkv_q", idx_name="t_q"):
+                for t in pypto.loop(q_tiles * group, name="LOOP_dkv_q", idx_name="t_q", unroll_list=list(tiles.unroll)):
                     g, i = (t // q_tiles, t % q_tiles) if group > 1 else (0, t)
                     h = hkv * group + g
-                    place = layout.place(b, h, cu_seqlens_q, cu_seqlens_kv)
                     row, rows = first_row + i * tiles.q, tail(count, i, tiles.q)
-                    pair = Pair(x, place, tiles, band, scale, d, x.bias(b, h), x.keep(b, h), row, rows, column, columns)
-                    if one_kv_tile:
-                        write_dq(place, row, pair.dq())
-
-                    def write(dk_total, dv_total):
-                        at = [own.kv_row + column, own.kv_col]
-                        pypto.assemble(pypto.mul(dk_total, scale), at, dk)
-                        # A bare matmul result or state in front of an assemble kills the 0.2.0 simulator.
-                        pypto.assemble(pypto.add(dv_total, 0.0), at, dv)
-
+                    pair, p = Pair(x, b, h, row, rows, column, columns), x.place(b, h)
+                    dq, dk, dv = pair.dq() if write_dq else None, pair.dk(), pair.dv()
                     accumulate(
-                        [dk_sum, dv_sum], [pair.dk(), pair.dv()], [columns, d],
-                        pypto.is_loop_begin(t), pypto.is_loop_end(t), write,
-                    )  # fmt: skip
+                        [dk_sum, dv_sum], [dk, dv], [columns, d], pypto.is_loop_begin(t), pypto.is_loop_end(t), write
+                    )
+                    if write_dq:
+                        write_dq(dq, [p.q_row + row, p.q_col])
 
 
-@pypto.frontend.jit(runtime_options={"stitch_function_max_num": 128})
-def dense_kernel(
-    q: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
-    k: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
-    v: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
-    o: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
-    do: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_BF16),
-    l: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    m: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    bias: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    keep: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_UINT8),
-    upper: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    lower: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    dq: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    dk: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    dv: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
-    layout,
-    scale,
-    keep_prob,
-    band,
-    tiles,
-    bias_shape,
-    keep_shape,
-):
-    pypto.experimental.set_operation_options(combine_axis=True)
-    biases = plane(bias, bias_shape, layout.q_len, tiles)
-    keeps = plane(keep, keep_shape, layout.q_len, tiles, dropout_factor(keep_prob))
-    x = Matrices(q, k, v, o, do, l, m, biases, keeps, (upper, lower))
-    one_kv_tile = layout.kv_len <= tiles.kv
-    backward(x, dq, dk, dv, layout, None, None, layout.batch, scale, band, tiles, one_kv_tile)
+def two_passes(x: Problem):
+    """The body of the kernels `general` and `a3`."""
+    if x.one_kv_tile:
+        dkv_pass(x, lambda dq, at: pypto.assemble(dq, at, x.dq))
+    else:
+        dq_pass(x)
+        dkv_pass(x)
 
 
-@pypto.frontend.jit(
-    runtime_options={"stitch_function_max_num": 128, "ready_on_host_tensors": ["cu_seqlens_q", "cu_seqlens_kv"]},
-)
-def varlen_kernel(
+def backward(
     q: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
     k: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
     v: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
@@ -220,31 +223,45 @@ def varlen_kernel(
     do: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16),
     l: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
     m: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
-    cu_seqlens_q: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
-    cu_seqlens_kv: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
+    bias: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
+    keep: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_UINT8),
     upper: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
     lower: pypto.Tensor([pypto.STATIC, pypto.STATIC], pypto.DT_FP32),
+    cu_seqlens_q: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
+    cu_seqlens_kv: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
     dq: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
     dk: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
     dv: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_FP32),
+    body,
     layout,
     scale,
+    keep_prob,
     band,
     tiles,
+    bias_shape,
+    keep_shape,
     one_kv_tile,
 ):
+    """`body` (`two_passes`, or another order of the loops) over the matrices; see `Problem`."""
     pypto.experimental.set_operation_options(combine_axis=True)
-    none = plane(None, None, 0, tiles)
-    x = Matrices(q, k, v, o, do, l, m, none, none, (upper, lower))
-    batch = cu_seqlens_q.shape[0] - 1
-    backward(x, dq, dk, dv, layout, cu_seqlens_q, cu_seqlens_kv, batch, scale, band, tiles, one_kv_tile)
+    biases = plane(bias, bias_shape, layout.q_len, tiles)
+    keeps = plane(keep, keep_shape, layout.q_len, tiles, dropout_factor(keep_prob))
+    body(
+        Problem(
+            q, k, v, o, do, l, m, dq, dk, dv, biases, keeps, (upper, lower), cu_seqlens_q, cu_seqlens_kv,
+            layout, scale, band, tiles, one_kv_tile,
+        )
+    )
+
+
+kernel = pypto.frontend.jit(runtime_options=RUNTIME)(backward)
 
 
 def run(
-    dense_kernel, varlen_kernel, large, *, q, k, v, o, do, l, m, head_num, layout, scale, sparse_mode, pre_tokens,
-    next_tokens, bias, keep, keep_prob, cu_seqlens_q, cu_seqlens_kv, dq, dk, dv,
+    kernel, body, *, q, k, v, o, do, l, m, head_num, layout, scale, sparse_mode, pre_tokens, next_tokens, bias, keep,
+    keep_prob, cu_seqlens_q, cu_seqlens_kv, dq, dk, dv,
 ):  # fmt: skip
-    """Launches the kernel of the layout on matrix views of the tensors."""
+    """Launches `kernel` with that body on matrix views of the tensors. What a layout or case does not have is 1x1."""
     dq.zero_(), dk.zero_(), dv.zero_()  # what no visible pair contributes to is not written by the kernel
     layout = Layout.of(layout, q, k, head_num)
     varlen = layout.name == "TND"
@@ -252,20 +269,18 @@ def run(
     if 0 in lengths:
         return
     band = sparse_band(sparse_mode, pre_tokens, next_tokens)
-    tiles = grad_tiles(*lengths, layout.head_dim, large)
-    inputs = [*map(layout.matrix, (q, k, v, o, do)), layout.statistic(l), layout.statistic(m)]
-    masks, gradients = edges(band, tiles, l), map(layout.matrix, (dq, dk, dv))
-    if varlen:
-        one_kv_tile = lengths[1] <= tiles.kv
-        varlen_kernel(*inputs, cu_seqlens_q, cu_seqlens_kv, *masks, *gradients, layout, scale, band, tiles, one_kv_tile)
-        return
+    tiles = grad_tiles(*lengths, layout.head_dim)
+    one_kv_tile = lengths[1] <= tiles.kv
     unused = l.new_zeros((1, 1))
-    dense_kernel(
-        *inputs, unused if bias is None else bias.flatten(0, 2), unused.byte() if keep is None else keep.flatten(0, 2),
-        *masks, *gradients, layout, scale, keep_prob, band, tiles, plane_shape(bias), plane_shape(keep),
+    offsets = (cu_seqlens_q, cu_seqlens_kv) if varlen else (unused[0].int(), unused[0].int())
+    kernel(
+        *map(layout.matrix, (q, k, v, o, do)), layout.statistic(l), layout.statistic(m),
+        unused if bias is None else bias.flatten(0, 2), unused.byte() if keep is None else keep.flatten(0, 2),
+        *edges(band, tiles, l), *offsets, *map(layout.matrix, (dq, dk, dv)),
+        body, layout, scale, keep_prob, band, tiles, plane_shape(bias), plane_shape(keep), one_kv_tile,
     )  # fmt: skip
 
 
 def launch(**tensors):
     """Writes dq, dk and dv; arguments as in flash_attention_score_grad.py, contiguous."""
-    run(dense_kernel, varlen_kernel, False, **tensors)
+    run(kernel, two_passes, **tensors)
