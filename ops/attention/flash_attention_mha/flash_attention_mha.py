@@ -45,6 +45,10 @@ OPERATOR = Operator(
     },
     work=_work,
     sim_executions=_sim_executions,
+    # A tile's products are summed in another order than the tensor graph's; now and then a weight near 1 then rounds to the
+    # other BF16 neighbour, 2^-8 away, and its row of the running o moves by 2^-8 |v|. Measured at B2-Q64-KV1200-H1-D128-C:
+    # of 8192 elements 75 are beyond 1e-3 (which admits 8), 28 beyond 2e-3 (16), 5 beyond 2^-8 (32); see DESIGN.md.
+    pass_tolerance=2**-8,
 )
 
 
