@@ -74,6 +74,8 @@ def sparse_attention(
     scale = checks.scale(scale, q.shape[2])
     o = torch.zeros_like(q)
     l, m = (q.new_zeros(*q.shape[:2], 1, dtype=torch.float32) for _ in range(2))
+    if not counts.any():
+        return o, l, m
     rows, counts = golden.selected_rows(indices, counts, cu_seqlens_q, cu_seqlens_kv, block_size)
     OPERATOR.launch(impl or "a3", q=q, k=k, v=v, rows=rows, counts=counts, scale=scale, o=o, l=l, m=m)
     return o, l, m

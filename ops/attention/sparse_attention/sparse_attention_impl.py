@@ -4,11 +4,10 @@ import pypto
 
 from .sparse_attention_tile import sparse_attention
 
+RUNTIME = {"stitch_function_max_num": 128}
 
-@pypto.frontend.jit(
-    runtime_options={"stitch_function_max_num": 128},
-)
-def sparse_attention_kernel(
+
+def forward(
     q: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     k: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     v: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
@@ -20,11 +19,22 @@ def sparse_attention_kernel(
     m: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
     group, scale,
 ):  # fmt: skip
+    """Matrices as `sparse_attention` of sparse_attention_tile.py has them."""
+    pypto.experimental.set_operation_options(combine_axis=True)
     sparse_attention(q, k, v, rows, counts, table, o, l, m, group=group, scale=scale)
 
 
-def launch(*, q, k, v, rows, counts, scale, o, l, m):
+kernel = pypto.frontend.jit(runtime_options=RUNTIME)(forward)
+
+
+def run(kernel, *, q, k, v, rows, counts, scale, o, l, m):
+    """Launches `kernel` on flat views of the tensors."""
     group = q.shape[1] // k.shape[1]
     q, k, v, o, l, m = (x.flatten(0, 1) for x in (q, k, v, o, l, m))
     rows = rows.flatten(0, 1)
-    sparse_attention_kernel(q, k, v, rows, counts.flatten(), rows.new_zeros(1, 8), o, l, m, group, scale)
+    kernel(q, k, v, rows, counts.flatten(), rows.new_zeros(1, 8), o, l, m, group, scale)
+
+
+def launch(**tensors):
+    """Writes o, l and m, which come zeroed; arguments as in sparse_attention_golden.py."""
+    run(kernel, **tensors)

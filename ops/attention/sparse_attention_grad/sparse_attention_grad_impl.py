@@ -66,7 +66,7 @@ def sparse_attention_grad_kernel(
                 m_tile = pypto.view(m, [group, 1], [row, 0])
                 l_tile = pypto.view(l, [group, 1], [row, 0])
                 p = pypto.div(pypto.exp(pypto.sub(pypto.mul(scores, scale), m_tile)), l_tile)
-                ds = pypto.cast(pypto.mul(p, pypto.sub(dp, row_sum)), pypto.DT_BF16)
+                ds = pypto.cast(pypto.mul(pypto.mul(p, pypto.sub(dp, row_sum)), scale), pypto.DT_BF16)
                 p = pypto.cast(p, pypto.DT_BF16)
 
                 # C2: the gradients
@@ -77,8 +77,8 @@ def sparse_attention_grad_kernel(
                 dk_product = pypto.matmul(ds, q_tile, pypto.DT_FP32, a_trans=True)
                 dv_product = pypto.matmul(p, do_tile, pypto.DT_FP32, a_trans=True)
                 pypto.set_vec_tile_shapes(64, head_dim)
-                dq_tile[:] = pypto.mul(dq_product, scale)
-                dk_rows[:] = pypto.mul(dk_product, scale)
+                dq_tile[:] = pypto.add(dq_product, 0.0)
+                dk_rows[:] = pypto.add(dk_product, 0.0)
                 dv_rows[:] = pypto.add(dv_product, 0.0)
             pypto.set_vec_tile_shapes(64, head_dim)
             pypto.atomic_add(dq_tile, [row, 0], dq)

@@ -32,10 +32,16 @@ def _indices(i, h, j, value):
         ({"q": torch.zeros(3, 4, 64)}, TypeError, "q: got float32, takes bfloat16"),
         ({"q": torch.zeros(3, 3, 64).bfloat16()}, ValueError, "k: got 2 heads, takes a divisor of q's 3"),
         ({"cu_seqlens_kv": reference.cu_seqlens([5, 5])}, ValueError, "cu_seqlens_kv: got [0, 5, 10], takes offsets that rise from 0 to 9"),
+        ({"cu_seqlens_q": reference.cu_seqlens([2, 2])}, ValueError, "cu_seqlens_q: got [0, 2, 4], takes offsets that rise from 0 to 3"),
+        ({"cu_seqlens_q": reference.cu_seqlens([3])}, ValueError, "cu_seqlens_kv: got 2 sequences, takes as many as cu_seqlens_q, 1"),
+        ({"v": torch.zeros(8, 2, 64).bfloat16()}, ValueError, "v: got shape [8, 2, 64], takes that of k, [9, 2, 64]"),
+        ({"k": torch.zeros(9, 2, 32).bfloat16()}, ValueError, "v: got shape [9, 2, 64], takes that of k, [9, 2, 32]"),
+        ({"scale": torch.ones(())}, TypeError, "scale: got Tensor"),
         ({"indices": torch.zeros(3, 2, 2)}, TypeError, "indices: got float32, takes int32"),
         ({"indices": torch.zeros(2, 2, 2).int()}, ValueError, "indices: got 2 queries, takes 3"),
         ({"indices": torch.zeros(3, 1, 2).int()}, ValueError, "indices: got shape [3, 1, 2], takes [3, 2, topk] with topk >= 1"),
         ({"counts": torch.tensor([2, 3, 1]).int()}, ValueError, "counts: got 3 for query 1, takes 0 to 2"),
+        ({"counts": torch.tensor([-1, 2, 1]).int()}, ValueError, "counts: got -1 for query 0, takes 0 to 2"),
         ({"counts": torch.tensor([2, 2]).int()}, ValueError, "counts: got 2 queries, takes 3"),
         (_indices(1, 0, 1, 5), ValueError, "indices: got 5 at [1, 0, 1], takes 0 to 4, the blocks of 1 in 5 keys"),
         (_indices(2, 1, 0, 4), ValueError, "indices: got 4 at [2, 1, 0], takes 0 to 3, the blocks of 1 in 4 keys"),
@@ -78,3 +84,8 @@ def test_everything_selected_is_plain_attention():
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(0, 1)
     torch.testing.assert_close(golden.truth(**inputs)["o"], expected)
     torch.testing.assert_close(golden.golden(**inputs)["o"].double(), expected, rtol=2**-7, atol=2e-3)
+
+
+def test_nothing_selected_is_zeros():
+    for x in sparse_attention(**{**_good(), "counts": torch.zeros(3).int()}):
+        assert not x.any()
