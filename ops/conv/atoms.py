@@ -4,83 +4,20 @@ Everything stays in NCHW. A column block is [channels of one kernel position, ro
 that one matmul accumulates over all kernel positions in L0C. Imports nothing but pypto and the standard library.
 """
 
-from typing import NamedTuple
-
 import pypto
 
-
-class Tiles(NamedTuple):
-    """rows        rows of the result that one task computes
-    m, k, n     cube tiles, each (L0, L1); n is at least rows * width, rounded up to 16
-    channels    channels of one copy into the columns
-    pack        (input, output channel) pairs of one transpose of the weight
-    """
-
-    rows: int
-    m: tuple
-    k: tuple
-    n: tuple
-    channels: int
-    pack: int
-
-
-class Block(NamedTuple):
-    """One kernel position seen from one result: source[…, row + shift_h, col + shift_w] with weight position `position`.
-
-    phase   which of the source's phases it reads (0 where the source has one)
-    """
-
-    position: int
-    shift_h: int
-    shift_w: int
-    phase: int = 0
+from .geometry import Tiles, align, inside, phases, reads, rectangle, scattered, whole  # noqa: F401
 
 
 UB_ELEMENTS = 12288
 """Elements of a vector tile with a 16-bit source, an FP32 copy of it on either side, and a 16-bit result: 12 bytes each."""
 
 
-def align(value, step=16):
-    return -(-value // step) * step
-
-
-def phases(kernel, stride, padding, dilation):
-    """dx splits into stride x stride phases, each a plain shifted sum of dy: {(phase_h, phase_w): [Block, …]}.
-
-    Position kh reaches row h = stride * q + phase of dx from row q + (phase + padding - kh * dilation) / stride of dy,
-    where that divides. A phase that no position reaches has an empty list: dx is zero there.
-    """
-
-    def axis(i):
-        reach = {phase: [] for phase in range(stride[i])}
-        for k in range(kernel[i]):
-            phase = (k * dilation[i] - padding[i]) % stride[i]
-            reach[phase].append((k, (phase + padding[i] - k * dilation[i]) // stride[i]))
-        return reach
-
-    rows, cols = axis(0), axis(1)
-    return {
-        (h, w): [Block(kh * kernel[1] + kw, a, b) for kh, a in rows[h] for kw, b in cols[w]] for h in rows for w in cols
-    }
-
-
-def reads(kernel, stride, padding, dilation):
-    """The blocks of a forward convolution: output row q reads row q + shift_h of phase `phase` of its input."""
-    blocks = []
-    for kh in range(kernel[0]):
-        a, h = divmod(kh * dilation[0] - padding[0], stride[0])
-        for kw in range(kernel[1]):
-            b, w = divmod(kw * dilation[1] - padding[1], stride[1])
-            blocks.append(Block(kh * kernel[1] + kw, a, b, h * stride[1] + w))
-    return blocks
-
-
-def default_tiles(channels_out, channels_in, width, rows, strided=False):
+def default_tiles(channels_out, channels_in, width, rows):
     """Tiles that fit for any layer: up to 256 positions a task, 128 result channels, K in steps of 128."""
     rows = max(1, min(rows, 256 // align(width) if width < 256 else 1))
     m, n = min(128, align(channels_out)), min(256, align(rows * width))
-    per_channel = rows * align(width) * 2
-    channels = max(1, min(channels_in, 128, 48 * 1024 // per_channel))
+    channels = max(1, min(channels_in, 128, UB_ELEMENTS // (rows * align(width))))
     return Tiles(rows, (m, m), (64, 256), (n, n), channels, 1024)
 
 
@@ -95,18 +32,18 @@ def columns(source, blocks, channels, origin, step, first, rows, width, tile, in
     dtype, (height, breadth) = source.dtype, source.shape[1:]
     pypto.set_vec_tile_shapes(tile, rows, align(width))
     result = pypto.tensor([len(blocks) * channels, rows, width], dtype, "columns") if into is None else into
+    rectangles = [rectangle(block, first, rows, width, height, breadth) for block in blocks]
     for i, block in enumerate(blocks):
-        top, left = first + block.shift_h, block.shift_w
-        h0, h1 = min(rows, max(0, -top)), max(0, min(rows, height - top))
-        w0, w1 = min(width, max(0, -left)), max(0, min(width, breadth - left))
+        h0, h1, w0, w1 = inside(block, first, rows, width, height, breadth)
         row = i * channels
         if h0 >= h1 or w0 >= w1:
             pypto.assemble(pypto.full([channels, rows, width], 0.0, dtype), [row, at, 0], result)
             continue
-        start = [origin + block.phase * step, top + h0, left + w0]
-        view = pypto.view(source, [channels, h1 - h0, w1 - w0], start)
-        # A view that is the whole source, or the whole result, would make the two tensors one, of two sizes.
-        if len(blocks) == 1 or view.shape == source.shape:
+        top, left, *size = rectangles[i]
+        view = pypto.view(source, [channels, *size], [origin + block.phase * step, top, left])
+        # A view that is the whole source, or the whole result, would make the two tensors one, of two sizes; and of one
+        # view for two places the compiler writes only one right, when an image of a loop is its origin.
+        if len(blocks) == 1 or view.shape == source.shape or rectangles.count(rectangles[i]) > 1:
             view = view + 0.0
         pypto.assemble(view, [row, at + h0, w0], result)
         for size, offset in (
@@ -119,6 +56,17 @@ def columns(source, blocks, channels, origin, step, first, rows, width, tile, in
                 zeros = pypto.full([channels, *size], 0.0, dtype)
                 pypto.assemble(zeros, [row, at + offset[0], offset[1]], result)
     return result
+
+
+def operand(source, blocks, channels, origin, step, first, rows, width, tile):
+    """[len(blocks) * channels, rows * width]: the columns, or `source` itself where one block reads whole rows of it."""
+    height, breadth = source.shape[1:]
+    if whole(blocks, height, breadth, first + rows, width):
+        flat = pypto.reshape(source, [source.shape[0], height * width], inplace=True)
+        at = [origin + blocks[0].phase * step, first * width]
+        return pypto.view(flat, [channels, rows * width], at)
+    stacked = columns(source, blocks, channels, origin, step, first, rows, width, tile)
+    return pypto.reshape(stacked, [len(blocks) * channels, rows * width])
 
 
 def split(x, stride):
@@ -138,23 +86,25 @@ def split(x, stride):
     return phases.view(-1, rows, cols)
 
 
-def pack(weight, positions, cout, cin, pairs):
-    """[positions * cout, cin] from a weight [cout * cin, positions]: kernel positions outermost."""
+def pack(weight, order, cout, cin, pairs):
+    """[len(order) * cout, cin] from a weight [cout * cin, positions]: the kernel positions of `order` outermost.
+
+    pairs   (output, input channel) pairs of one transpose
+    """
+    positions = weight.shape[1]
     if positions == 1:
         return pypto.reshape(weight, [cout, cin], inplace=True)
     pypto.set_vec_tile_shapes(pairs, align(positions))
-    return pypto.reshape(pypto.transpose(weight, 0, 1), [positions * cout, cin])
-
-
-def select(packed, blocks, cout, cin):
-    """The rows of `packed` that belong to `blocks`, in their order; `packed` itself where those are all, in order."""
-    if [b.position for b in blocks] == list(range(packed.shape[0] // cout)):
-        return packed
-    pypto.set_vec_tile_shapes(max(1, UB_ELEMENTS // align(cin)), align(cin))
-    result = pypto.tensor([len(blocks) * cout, cin], packed.dtype, "selected")
-    for i, block in enumerate(blocks):
-        pypto.assemble(pypto.view(packed, [cout, cin], [block.position * cout, 0]) + 0.0, [i * cout, 0], result)
-    return result
+    if list(order) == list(range(positions)):
+        return pypto.reshape(pypto.transpose(weight, 0, 1), [positions * cout, cin])
+    packed = pypto.tensor([len(order), cout * cin], weight.dtype, "packed")
+    for start in range(0, cout * cin, pairs):
+        count = min(pairs, cout * cin - start)
+        turned = pypto.transpose(pypto.view(weight, [count, positions], [start, 0]), 0, 1)
+        for i, position in enumerate(order):
+            pypto.assemble(pypto.view(turned, [1, count], [position, 0]), [i, start], packed)
+    # One reshape that every product waits for, instead of each product waiting for each transpose.
+    return pypto.reshape(packed, [len(order) * cout, cin])
 
 
 def beside(packed, positions, cout, cin):

@@ -1,24 +1,39 @@
 """dx by the native operation `pypto.conv_backward_input`, tiled on both levels of its (Hin*Win) x (Cout*Kh*Kw) x Cin product."""
 
+import dataclasses
+import functools
+
 import pypto
 
-CHANNELS = 16
-"""Channels of a fractal: the unit of the M, K and N tiles in L0, and of K and N in L1."""
-
-TILES = {
-    (128, 128, 28, 28, 3, 3): ((196, 1152, 64), (208, 64, 64)),
-    (128, 256, 28, 28, 3, 3): ((196, 1152, 64), (208, 64, 64)),
-    (256, 128, 28, 28, 3, 3): ((392, 576, 64), (400, 32, 64)),
-}
-"""(Cin, Cout, Hin, Win, Kh, Kw) -> L1 and L0 tiles, each (M, K, N): the solver's first choice (tools/tiles) for these
-layers. A test compares them with what the solver returns."""
+# An import from outside, as in _impl_a3: the tool models this operation and needs neither PyPTO nor torch.
+from pypto_gym.tools.tiles import conv_backward_input as tool
 
 
-def tiles(cin, cout, hin, win, kh, kw):
-    """(L1, L0), each (M, K, N): from TILES, or the smallest legal ones."""
-    m = CHANNELS if win >= CHANNELS or CHANNELS % win == 0 else win
-    smallest = ((m, CHANNELS * kh * kw, CHANNELS), (CHANNELS, CHANNELS, CHANNELS))
-    return TILES.get((cin, cout, hin, win, kh, kw), smallest)
+@functools.cache
+def tiles(*layer):
+    """(L1, L0), each (M, K, N): the solver's first choice; the arguments are those of the tool's Layer."""
+    tile = tool.solve(tool.Layer(*layer), 1)[0].tile
+    return dataclasses.astuple(tile.l1), dataclasses.astuple(tile.l0)
+
+
+@functools.cache
+def kernel(dtype):
+    """The jit kernel for one element type."""
+
+    @pypto.frontend.jit()
+    def dx_of(
+        grad_output: pypto.Tensor([], dtype),
+        weight: pypto.Tensor([], dtype),
+        dx: pypto.Tensor([], dtype),
+        stride,
+        padding,
+        dilation,
+        l1,
+        l0,
+    ):
+        backward(grad_output, weight, dx, stride, padding, dilation, l1, l0)
+
+    return dx_of
 
 
 def backward(grad_output, weight, dx, stride, padding, dilation, l1, l0):
@@ -34,36 +49,11 @@ def backward(grad_output, weight, dx, stride, padding, dilation, l1, l0):
     pypto.assemble(result, [0, 0, 0, 0], dx)
 
 
-@pypto.frontend.jit
-def kernel_fp16(
-    grad_output: pypto.Tensor([], pypto.DT_FP16),
-    weight: pypto.Tensor([], pypto.DT_FP16),
-    dx: pypto.Tensor([], pypto.DT_FP16),
-    stride,
-    padding,
-    dilation,
-    l1,
-    l0,
-):
-    backward(grad_output, weight, dx, stride, padding, dilation, l1, l0)
-
-
-@pypto.frontend.jit
-def kernel_bf16(
-    grad_output: pypto.Tensor([], pypto.DT_BF16),
-    weight: pypto.Tensor([], pypto.DT_BF16),
-    dx: pypto.Tensor([], pypto.DT_BF16),
-    stride,
-    padding,
-    dilation,
-    l1,
-    l0,
-):
-    backward(grad_output, weight, dx, stride, padding, dilation, l1, l0)
+DTYPES = {"torch.float16": pypto.DT_FP16, "torch.bfloat16": pypto.DT_BF16}
 
 
 def launch(*, grad_output, weight, dx, input_size, stride, padding, dilation):
-    _, cin, hin, win = dx.shape
-    l1, l0 = tiles(cin, weight.shape[0], hin, win, *weight.shape[2:])
-    kernel = {"torch.float16": kernel_fp16, "torch.bfloat16": kernel_bf16}[str(dx.dtype)]
-    kernel(grad_output, weight, dx, tuple(stride), tuple(padding), tuple(dilation), l1, l0)
+    cout, _, kh, kw = weight.shape
+    geometry = tuple(stride), tuple(padding), tuple(dilation)
+    l1, l0 = tiles(*dx.shape, cout, kh, kw, *geometry)
+    kernel(DTYPES[str(dx.dtype)])(grad_output, weight, dx, *geometry, l1, l0)

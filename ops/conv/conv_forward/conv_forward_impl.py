@@ -15,7 +15,7 @@ def forward(x, weight, y, shape, geometry, tiles):
     """
     batch, cin, cout, hout, wout = shape
     blocks = atoms.reads(*geometry)
-    packed = atoms.pack(weight, len(blocks), cout, cin, tiles.pack)
+    packed = atoms.pack(weight, range(len(blocks)), cout, cin, tiles.pack)
     operand = atoms.beside(packed, len(blocks), cout, cin)
     for image in range(batch):
         for first in range(0, hout, tiles.rows):

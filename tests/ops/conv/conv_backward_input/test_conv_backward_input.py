@@ -1,5 +1,6 @@
 """What the case matrix cannot say: bad input, the proof of the golden, the geometry of the phases, the tiles."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pypto_gym.ops.conv import limits, reference
 from pypto_gym.ops.conv.conv_backward_input import conv_backward_input_golden as golden
 from pypto_gym.ops.conv.conv_backward_input.conv_backward_input import conv_backward_input
 from pypto_gym.tools.tiles import conv_backward_input as conv_tiles
-from pypto_gym.tools.tiles import matmul
+from pypto_gym.tools.tiles import conv_gemm
 
 
 def _good():
@@ -103,34 +104,30 @@ def test_phases_are_the_gradient():
         torch.testing.assert_close(dx, torch.autograd.grad(y, x, dy.view(1, 1, -1))[0].view(-1))
 
 
-def test_native_tiles_are_the_solvers():
+@pytest.mark.parametrize("name,layer", conv_tiles.networks()["resnet50"].items())
+def test_tiles_are_the_solvers(name, layer):
     from pypto_gym.tools import runtime
 
     runtime.prepare()
-    from pypto_gym.ops.conv.conv_backward_input import conv_backward_input_impl as impl
+    from pypto_gym.ops.conv.conv_backward_input import conv_backward_input_impl as native
+    from pypto_gym.ops.conv.conv_backward_input import conv_backward_input_impl_a3 as a3
 
-    for (cin, cout, hin, win, kh, kw), (l1, l0) in impl.TILES.items():
-        stride = (1, 1) if cin == cout else (2, 2)
-        layer = conv_tiles.Layer(2, cin, hin, win, cout, kh, kw, stride=stride, padding=(1, 1))
-        assert conv_tiles.Tile.of(l1, l0) == conv_tiles.solve(layer, 1)[0].tile
-    for layer in conv_tiles.networks()["resnet50"].values():
-        l1, l0 = impl.tiles(layer.cin, layer.cout, layer.hin, layer.win, layer.kh, layer.kw)
-        assert conv_tiles.check(layer, conv_tiles.Tile.of(l1, l0)) == []
+    values = [getattr(layer, field.name) for field in dataclasses.fields(layer) if field.name != "dtype"]
+    assert conv_tiles.check(layer, conv_tiles.Tile.of(*native.tiles(*values))) == []
+    assert conv_gemm.check(layer, a3.tiles(*values)) == []
 
 
 @pytest.mark.parametrize("width", [1, 7, 14, 28, 56, 112, 224, 300])
-def test_tuned_tiles_are_legal(width):
+def test_default_tiles_are_legal(width):
     from pypto_gym.tools import runtime
 
     runtime.prepare()
     from pypto_gym.ops.conv import atoms
-    from pypto_gym.ops.conv.conv_backward_input import conv_backward_input_impl_a3 as impl
 
     for cin, cout in ((3, 64), (13, 20), (128, 128), (512, 2048)):
-        for choose, strided in ((impl.tiles, False), (impl.tiles, True), (atoms.default_tiles, False)):
-            t = choose(cin, cout, width, width, strided)
-            product = matmul.Product(m=cin, k=cout * 9, n=t.rows * width, dtype="bf16", a_trans=True)
-            assert matmul.check(product, matmul.Tile.of(list(t.m), list(t.k), list(t.n))) == []
+        tiles = atoms.default_tiles(cin, cout, width, width)
+        layer = conv_tiles.Layer(1, cin, width, width, cout, 3, 3, padding=(1, 1))
+        assert conv_gemm.check(layer, tiles) == []
 
 
 def test_tile_shapes_belong_to_a_function():
