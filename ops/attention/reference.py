@@ -71,11 +71,12 @@ def attention(q, k, v, scale, allowed=None, bias=None, keep=None):
     return p @ repeat_heads(v, q.shape[-3]), l, m
 
 
-def attention_grad(q, k, v, grad_o, scale, allowed=None, bias=None, keep=None):
+def attention_grad(q, k, v, grad_o, scale, allowed=None, bias=None, keep=None, o=None):
     """Gradients (dq, dk, dv, ds) of `attention` for the upstream gradient `grad_o`, in the dtype of the arguments.
 
     With P the weights: dV = P^T dO; dP = dO V^T; dS = P (dP - rowsum(P dP)); dQ = dS K scale; dK = dS^T Q scale.
     ds is the gradient of the scores before scaling's factor, that is of the bias, [..., heads, q_len, kv_len].
+    Where `o` is given, rowsum(P dP) is taken as rowsum(o dO), which it is up to the rounding of that o.
     """
     heads, kv_heads = q.shape[-3], k.shape[-3]
     s = scores(q, k, scale, allowed, bias)
@@ -85,7 +86,8 @@ def attention_grad(q, k, v, grad_o, scale, allowed=None, bias=None, keep=None):
     kept = p
     if keep is not None:
         kept, dp = p * keep, dp * keep
-    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+    row_sum = (p * dp if o is None else o * grad_o).sum(-1, keepdim=True)
+    ds = p * (dp - row_sum)
     dq = ds @ repeat_heads(k, heads) * scale
     dk = sum_heads(ds.mT @ q * scale, kv_heads)
     dv = sum_heads(kept.mT @ grad_o, kv_heads)

@@ -66,6 +66,7 @@ def flash_attention_score_grad(
     Args:
         q, k, v, head_num, layout and the options: as `flash_attention_score` took them.
         o, l, m: what it returned. do: gradient of o, BF16, shape of o.
+        impl: "general", "a3" (default) or "single_pass", which adds dq atomically.
 
     Returns:
         dq, dk, dv, FP32, shapes of q, k and v. The bias gets no gradient.

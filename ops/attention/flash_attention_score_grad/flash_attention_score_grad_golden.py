@@ -31,9 +31,14 @@ def golden(*, drop=None, **inputs):
 
 
 def truth(**inputs):
-    """Exact gradients in FP64 of attention at these inputs (o, l and m are not used)."""
-    dq, dk, dv = _per_sequence(_exact, **inputs)
+    """Exact gradients in FP64 at these inputs, of which o is rounded; l and m are not used."""
+    dq, dk, dv = _per_sequence(_exact, statistics=True, **inputs)
     return {"dq": dq, "dk": dk, "dv": dv}
+
+
+def output_shapes(*, q, k, v, **_):
+    """Shape and dtype of each output."""
+    return {name: (tuple(x.shape), torch.float32) for name, x in (("dq", q), ("dk", k), ("dv", v))}
 
 
 def terms(case):
@@ -100,9 +105,10 @@ def _flow(scale, options, q, k, v, do):
     return reference.attention_flow(q, k, v, scale, forward.KV_TILE, **options)
 
 
-def _exact(scale, options, q, k, v, do):
+def _exact(scale, options, q, k, v, do, o, l, m, drop):
     options = {name: x if x is None or x.dtype == torch.bool else x.double() for name, x in options.items()}
-    return reference.attention_grad(q.double(), k.double(), v.double(), do.double(), scale, **options)[:3]
+    q, k, v, do, o = (x.double() for x in (q, k, v, do, o))
+    return reference.attention_grad(q, k, v, do, scale, o=o, **options)[:3]
 
 
 def _grad_flow(scale, options, q, k, v, do, o, l, m, drop):

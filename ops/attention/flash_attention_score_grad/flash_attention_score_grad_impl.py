@@ -16,12 +16,16 @@ from ..atoms import (
 RUNTIME = {"stitch_function_max_num": 128, "ready_on_host_tensors": ["cu_seqlens_q", "cu_seqlens_kv"]}
 
 
-def grad_tiles(q_len: int, kv_len: int, head_dim: int) -> Tiles:
-    """Tiles for sequences of at most these lengths. Three FP32 tiles, of scores or of gradients, fit the 192 KB of UB."""
+def grad_tiles(q_len: int, kv_len: int, head_dim: int, dropout: bool = False) -> Tiles:
+    """Tiles for sequences of at most these lengths.
+
+    Three FP32 tiles, of scores or of gradients, fit the 192 KB of UB; with a dropout mask there are more at a time.
+    """
     q, kv = (next((size for size in SHORT_TILES if length <= size), SHORT_TILES[-1]) for length in (q_len, kv_len))
     cube_qk, cube_pv = cube_tiles(q, kv, head_dim)
-    vec_s, vec_o = divisor(cube_qk[0][0], 12800 // kv, 8), divisor(cube_pv[0][0], 12800 // head_dim, 8)
-    unroll = (1,) if kv_len <= kv else (4, 2, 1)
+    vec_s, vec_o = divisor(cube_qk[0][0], (6400 if dropout else 12800) // kv, 8), divisor(cube_pv[0][0], 12800 // head_dim, 8)
+    tiles_in_row = max(-(-q_len // q), -(-kv_len // kv))
+    unroll = (1,) if tiles_in_row == 1 else (2, 1) if tiles_in_row == 2 else (4, 2, 1)  # compilation grows with it
     return Tiles(q, kv, vec_s, vec_o, cube_qk, cube_pv, unroll)
 
 
@@ -269,7 +273,7 @@ def run(
     if 0 in lengths:
         return
     band = sparse_band(sparse_mode, pre_tokens, next_tokens)
-    tiles = grad_tiles(*lengths, layout.head_dim)
+    tiles = grad_tiles(*lengths, layout.head_dim, keep is not None)
     one_kv_tile = lengths[1] <= tiles.kv
     unused = l.new_zeros((1, 1))
     offsets = (cu_seqlens_q, cu_seqlens_kv) if varlen else (unused[0].int(), unused[0].int())

@@ -6,7 +6,7 @@ from .flash_attention_score_grad_impl import RUNTIME, backward, run, two_passes
 
 kernel = pypto.frontend.jit(
     runtime_options=RUNTIME,
-    pass_options={"vec_nbuffer_setting": {-1: 4}, "cube_l1_reuse_setting": {-1: 8}},
+    pass_options={"vec_nbuffer_setting": {-1: 3}, "cube_l1_reuse_setting": {-1: 8}},
 )(backward)
 
 

@@ -10,7 +10,7 @@ from .flash_attention_score_grad_impl import RUNTIME, Problem, backward, dkv_pas
 
 kernel = pypto.frontend.jit(
     runtime_options=RUNTIME,
-    pass_options={"vec_nbuffer_setting": {-1: 4}, "cube_l1_reuse_setting": {-1: 8}},
+    pass_options={"vec_nbuffer_setting": {-1: 3}, "cube_l1_reuse_setting": {-1: 8}},
 )(backward)
 
 
