@@ -79,7 +79,8 @@ def _per_sequence(function, *, q, k, v, do, head_num, layout, cu_seqlens_q, cu_s
         results = function(scale, options, q4, k4, v4, do4, *extra)
         heads_of = (q4.shape[-1],) * 3
         return tuple(
-            forward.to_layout(y, layout).contiguous() if y.shape[-1] in heads_of and y.shape[-1] > 1 else y for y in results
+            forward.to_layout(y, layout).contiguous() if y.shape[-1] in heads_of and y.shape[-1] > 1 else y
+            for y in results
         )
 
     def one(_, q, do, *rest):

@@ -23,7 +23,8 @@ def grad_tiles(q_len: int, kv_len: int, head_dim: int, dropout: bool = False) ->
     """
     q, kv = (next((size for size in SHORT_TILES if length <= size), SHORT_TILES[-1]) for length in (q_len, kv_len))
     cube_qk, cube_pv = cube_tiles(q, kv, head_dim)
-    vec_s, vec_o = divisor(cube_qk[0][0], (6400 if dropout else 12800) // kv, 8), divisor(cube_pv[0][0], 12800 // head_dim, 8)
+    vec_s = divisor(cube_qk[0][0], (6400 if dropout else 12800) // kv, 8)
+    vec_o = divisor(cube_pv[0][0], 12800 // head_dim, 8)
     tiles_in_row = max(-(-q_len // q), -(-kv_len // kv))
     unroll = (1,) if tiles_in_row == 1 else (2, 1) if tiles_in_row == 2 else (4, 2, 1)  # compilation grows with it
     return Tiles(q, kv, vec_s, vec_o, cube_qk, cube_pv, unroll)
@@ -70,7 +71,7 @@ class Problem:
 
 
 class Pair:
-    """One tile of query rows against one tile of keys, for query head `h` of sequence `b`: P and dS in BF16 (C1 and V1).
+    """A tile of query rows against a tile of keys, for query head `h` of sequence `b`: P and dS in BF16 (C1 and V1).
 
     dS carries the scale, so that dQ and dK leave the cube unit as they are.
     """
