@@ -12,12 +12,15 @@ from .geometry import Tiles, align, inside, phases, reads, rectangle, scattered,
 UB_ELEMENTS = 12288
 """Elements of a vector tile with a 16-bit source, an FP32 copy of it on either side, and a 16-bit result: 12 bytes each."""
 
+ADDED = 30720
+"""Elements of a tile to which zero is added in FP32, in place: 6 bytes each fill UB."""
+
 
 def default_tiles(channels_out, channels_in, width, rows):
     """Tiles that fit for any layer: up to 256 positions a task, 128 result channels, K in steps of 128."""
     rows = max(1, min(rows, 256 // align(width) if width < 256 else 1))
     m, n = min(128, align(channels_out)), min(256, align(rows * width))
-    channels = max(1, min(channels_in, 128, UB_ELEMENTS // (rows * align(width))))
+    channels = max(1, min(channels_in, 128, 2 * UB_ELEMENTS // (rows * align(width))))
     return Tiles(rows, (m, m), (64, 256), (n, n), channels, 1024)
 
 
@@ -44,7 +47,9 @@ def columns(source, blocks, channels, origin, step, first, rows, width, tile, in
         # A view that is the whole source, or the whole result, would make the two tensors one, of two sizes; and of one
         # view for two places the compiler writes only one right, when an image of a loop is its origin.
         if len(blocks) == 1 or view.shape == source.shape or rectangles.count(rectangles[i]) > 1:
+            pypto.set_vec_tile_shapes(min(tile, max(1, ADDED // (rows * align(width)))), rows, align(width))
             view = view + 0.0
+            pypto.set_vec_tile_shapes(tile, rows, align(width))
         pypto.assemble(view, [row, at + h0, w0], result)
         for size, offset in (
             ((h0, width), (0, 0)),

@@ -1,4 +1,4 @@
-"""`./gym tiles conv-bp | matmul | vector | check`"""
+"""`./gym tiles conv-bp | conv-gemm | matmul | vector | check`"""
 
 from __future__ import annotations
 
@@ -100,20 +100,30 @@ def _work(arguments):
 # --- the best tiles --------------------------------------------------------------------------------------------------
 
 
+def _network(arguments) -> dict:
+    """The layers of --network."""
+    from pypto_gym.tools.tiles.conv_backward_input import networks
+
+    known = networks()
+    if arguments.network not in known:
+        raise ValueError(f"--network: got {arguments.network!r}, takes {', '.join(known)}")
+    return known[arguments.network]
+
+
+def _layer_shape(layer) -> str:
+    return f"{layer.cin}x{layer.hin}x{layer.win} {layer.kh}x{layer.kw}/{layer.stride[0]} -> {layer.cout}"
+
+
 def _solve_conv(arguments) -> int:
     from pypto_gym.tools.tiles import conv_backward_input as conv
 
     if arguments.network:
-        networks = conv.networks()
-        if arguments.network not in networks:
-            raise ValueError(f"--network: got {arguments.network!r}, takes {', '.join(networks)}")
         rows = []
-        for name, layer in networks[arguments.network].items():
+        for name, layer in _network(arguments).items():
             choice = conv.solve(layer, 1)[0]
             example = conv.estimate(layer, conv.smallest(layer))
-            shape = f"{layer.cin}x{layer.hin}x{layer.win} {layer.kh}x{layer.kw}/{layer.stride[0]} -> {layer.cout}"
             us, tasks, _, _, fill, _ = _cost(choice.estimate)
-            rows.append((name, shape, *_conv_tile(choice.tile), us, tasks, fill, f"{example.us:.1f}"))
+            rows.append((name, _layer_shape(layer), *_conv_tile(choice.tile), us, tasks, fill, f"{example.us:.1f}"))
         _print(("layer", "input", "L1 M,K,N", "L0 M,K,N", "us", "tasks", "fill", "smallest us"), rows)
         return 0
     layer = _layer(arguments)
@@ -128,6 +138,32 @@ def _solve_conv(arguments) -> int:
     print(f"ConvBpTileL1Info(tileML1={best.l1.tileML1}, tileKL1={best.l1.tileKL1}, tileNL1={best.l1.tileNL1})")
     print(f"ConvBpTileL0Info(tileML0={best.l0.tileML0}, tileKL0={best.l0.tileKL0}, tileNL0={best.l0.tileNL0})")
     _draw_conv(arguments, layer, best)
+    return 0
+
+
+GEMM_TILE = ("rows", "m L0,L1", "k L0,L1,L1", "n L0,L1", "channels", "pack")
+
+
+def _gemm_tile(tile) -> tuple[str, ...]:
+    return (str(tile.rows), _commas(tile.m), _commas(tile.k), _commas(tile.n), str(tile.channels), str(tile.pack))
+
+
+def _solve_gemm(arguments) -> int:
+    from pypto_gym.tools.tiles import conv_gemm
+
+    if arguments.network:
+        rows = []
+        for name, layer in _network(arguments).items():
+            choice = conv_gemm.solve(layer, 1)[0]
+            us, tasks, *_ = _cost(choice.estimate)
+            rows.append((name, _layer_shape(layer), *_gemm_tile(choice.tile), us, tasks))
+        _print(("layer", "input", *GEMM_TILE, "us", "tasks"), rows)
+        return 0
+    layer = _layer(arguments)
+    choices = conv_gemm.solve(layer, _top(arguments))
+    _print((*GEMM_TILE, *COST), [(*_gemm_tile(choice.tile), *_cost(choice.estimate)) for choice in choices])
+    print(choices[0].tile)
+    _draw_gemm(arguments, layer, choices[0])
     return 0
 
 
@@ -165,6 +201,13 @@ def _conv_tile_options(parser) -> None:
     parser.add_argument("--l0", type=_numbers, required=True, metavar="M,K,N")
 
 
+def _gemm_tile_options(parser) -> None:
+    parser.add_argument("--rows", type=int, required=True, metavar="N", help="rows of dx that one task computes")
+    _matmul_tile_options(parser)
+    parser.add_argument("--channels", type=int, required=True, metavar="N", help="channels of one copy into the columns")
+    parser.add_argument("--pack", type=int, default=1024, metavar="N", help="pairs of one transpose of the weight (default: 1024)")
+
+
 def _matmul_tile_options(parser) -> None:
     parser.add_argument("--tile-m", type=_numbers, required=True, metavar="L0,L1")
     parser.add_argument("--tile-k", type=_numbers, required=True, metavar="L0,L1[,L1]")
@@ -183,6 +226,20 @@ def _check_conv(arguments) -> int:
     layer, tile = _layer(arguments), conv.Tile.of(arguments.l1, arguments.l0)
     return _verdict(conv.check(layer, tile)) or _legal(
         lambda: conv.estimate(layer, tile), lambda: _draw_conv(arguments, layer, tile)
+    )
+
+
+def _check_gemm(arguments) -> int:
+    from pypto_gym.ops.conv.geometry import Tiles
+    from pypto_gym.tools.tiles import conv_gemm
+
+    layer = _layer(arguments)
+    tile = Tiles(
+        arguments.rows, arguments.tile_m, arguments.tile_k, arguments.tile_n, arguments.channels, arguments.pack
+    )
+    return _verdict(conv_gemm.check(layer, tile)) or _legal(
+        lambda: conv_gemm.estimate(layer, tile),
+        lambda: _draw_gemm(arguments, layer, conv_gemm.Choice(tile, conv_gemm.estimate(layer, tile))),
     )
 
 
@@ -273,6 +330,18 @@ def _draw_conv(arguments, layer, tile) -> None:
         print(f"drawn: {arguments.png}")
 
 
+def _draw_gemm(arguments, layer, choice) -> None:
+    if arguments.png:
+        from pypto_gym.tools.tiles.picture import draw
+
+        positions = -(-layer.hin // layer.stride[0]) * -(-layer.win // layer.stride[1])
+        width = positions // -(-layer.hin // layer.stride[0])
+        title = f"dx {_layer_shape(layer)}, {layer.dtype}, one phase of one image"
+        size = (choice.tile.rows * width, choice.tile.m[0])
+        draw(arguments.png, title, positions, layer.cin, size, ("positions", "Cin"), choice.estimate)
+        print(f"drawn: {arguments.png}")
+
+
 def _draw_matmul(arguments, product, tile, reuse) -> None:
     if arguments.png:
         from pypto_gym.tools.tiles import matmul
@@ -302,11 +371,13 @@ def _draw_vector(arguments, work, tile) -> None:
 
 KINDS = (
     ("conv-bp", _conv_options, _solve_conv, "conv_backward_input"),
+    ("conv-gemm", _conv_options, _solve_gemm, "conv_backward_input as an implicit GEMM"),
     ("matmul", _matmul_options, _solve_matmul, "matmul"),
     ("vector", _vector_options, _solve_vector, "vector operations"),
 )
 CHECKS = (
     (_conv_tile_options, _check_conv),
+    (_gemm_tile_options, _check_gemm),
     (_matmul_tile_options, _check_matmul),
     (_vector_tile_options, _check_vector),
 )

@@ -89,23 +89,9 @@ def _pack_room(layer: Layer, pairs: int) -> int:
     return _pack_bytes(layer, pairs) * (1 + (_pack_tasks(layer, pairs) > core.VECTOR_CORES))
 
 
-def _added(layer: Layer) -> bool:
-    """Whether blocks go through an addition of zero: the only one of a phase, and those that read the same of dy."""
-    rows, cols = _grid(layer)
-    for blocks in geometry.phases((layer.kh, layer.kw), layer.stride, layer.padding, layer.dilation).values():
-        if len(blocks) == 1 and not geometry.whole(blocks, layer.hout, layer.wout, rows, cols):
-            return True
-        seen = [geometry.rectangle(block, 0, rows, cols, layer.hout, layer.wout) for block in blocks]
-        across = [(block.shift_h, left, width) for block, (_, left, _, width) in zip(blocks, seen)]
-        if len(set(seen)) < len(seen) or len(set(across)) < len(across):
-            return True
-    return False
-
-
 def _copy_bytes(layer: Layer, channels: int, rows: int) -> int:
-    """UB that one copy into the columns takes: the rectangle and a strip of zeros, or two FP32 copies on the way."""
-    elements = channels * rows * ceil_align(_grid(layer)[1], 16)
-    return elements * (12 if _added(layer) else 2 * layer.size)
+    """UB that one copy into the columns takes: the rectangle and a strip of zeros."""
+    return 2 * channels * rows * ceil_align(_grid(layer)[1], 16) * layer.size
 
 
 def check(layer: Layer, tile: Tiles) -> list[Violation]:
@@ -115,7 +101,7 @@ def check(layer: Layer, tile: Tiles) -> list[Violation]:
     for field, value, most in (("rows", tile.rows, rows), ("channels", tile.channels, layer.cout), ("pack", tile.pack, None)):
         if value < 1 or most and value > most:
             says = f"{field} = {value}, takes 1 to {most}" if most else f"{field} = {value}, takes 1 or more"
-            found.append(Violation("range", says, {field: min(max(value, 1), most or value)}))
+            found.append(Violation("range", says, {field: min(max(value, 1), most or 1)}))
     if found:
         return found
     multiple(found, "pack", tile.pack, 16, "a transpose works on 16 x 16")
