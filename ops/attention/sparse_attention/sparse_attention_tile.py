@@ -46,7 +46,8 @@ def sparse_attention(q, k, v, rows, counts, table, o, l, m, *, group, scale):
             pypto.set_cube_tile_shapes(*cube_pv)
             v_tile = gathered(v, names, pages, False)
             v_tile = pypto.view(v_tile, [tile, head_dim], [0, 0], valid_shape=[keys, head_dim])
-            pypto.set_vec_tile_shapes(min(cube_rows[0], 16), tile)
+            # Tiles of a task share UB; more rows of 1024 are spilled, and a spilled tile loses its valid shape.
+            pypto.set_vec_tile_shapes(min(cube_rows[0], 4096 // tile, 16), tile)
             part = partial_attention(pypto.mul(scores, scale), v_tile, cube_pv)
             pypto.set_vec_tile_shapes(min(cube_rows[0], 32), head_dim)
             if pypto.cond(pypto.is_loop_begin(s)):

@@ -43,7 +43,7 @@ def _visits(inputs):
     passes = 2 if kv_tiles > 1 else 1
     visits, score = passes * q_tiles * kv_tiles * q.shape[1], 4 * tiles.q * tiles.kv
     masks = q_tiles * kv_tiles * k.shape[1] * score
-    return [Executions(visits, (q, q, q, k, k, masks), (2 * q.nbytes, 4 * k.nbytes), 20 * score)]
+    return [Executions(visits, (q, q, q, k, k, masks), (2 * q.nbytes, 4 * k.nbytes), 40 * score)]
 
 
 OPERATOR = Operator(

@@ -5,9 +5,9 @@ P = exp(S - m) / l; D = rowsum(o * do); dS = P * (do V^T - D); dq = scale dS K; 
 dv[rows] += P^T do. Source: Dao et al., FlashAttention, arXiv:2205.14135, appendix B.4, per selected set.
 
 The truth takes o, l and m as they come, like the kernels. The golden is then at most 2.9 ULP off (seven cases, 300
-seeds each; 11 where a query has one key, so that dS is 0 but for noise). Against the gradient of the exact forward pass
-the BF16 rounding of o would put its dq up to 260 and its dk up to 190 ULP off: in rows where dP - D cancels, because one
-weight is near 1 or because a key has one query. With an exact o that, too, is at most 2.8.
+seeds each; 11 where a query has one key, so that dS is 0 but for noise). Against the gradient of the exact forward
+pass the BF16 rounding of o would put its dq up to 260 and its dk up to 190 ULP off: in rows where dP - D cancels,
+because one weight is near 1 or because a key has one query. With an exact o that, too, is at most 2.8.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients of attention to selected keys, for any architecture: one pass over the queries, atomic additions to dk and dv.
+"""Gradients of attention to selected keys, for any architecture: one pass over the queries, atomic additions.
 
 The rows that a query selected lie anywhere, so each takes an addition of its own.
 """
@@ -71,7 +71,8 @@ def sparse_attention_grad_kernel(
 
                 # C2: the gradients
                 pypto.set_cube_tile_shapes(cube_rows, [side, side], deep)
-                k_left = pypto.view(gathered(k, names, pages, False), [tile, head_dim], [0, 0], valid_shape=[keys, head_dim])
+                k_left = gathered(k, names, pages, False)
+                k_left = pypto.view(k_left, [tile, head_dim], [0, 0], valid_shape=[keys, head_dim])
                 dq_product = pypto.matmul(ds, k_left, pypto.DT_FP32)
                 pypto.set_cube_tile_shapes([side, side], cube_rows, deep)
                 dk_product = pypto.matmul(ds, q_tile, pypto.DT_FP32, a_trans=True)

@@ -1,8 +1,9 @@
 """Gradients of attention to selected keys, tuned for Atlas A3: tiles of queries against tiles of keys, under a mask.
 
-Two passes, one over tiles of queries for dq and one over tiles of keys for dk and dv, so that nothing is added atomically
-and the order of every sum is fixed. A pass visits only the pairs of tiles in which some query selected some key; the host
-lists them. Where no tile of queries has more than one such pair, the second pass writes dq, too, and is the only one.
+Two passes, one over tiles of queries for dq and one over tiles of keys for dk and dv, so that nothing is added
+atomically and the order of every sum is fixed. A pass visits only the pairs of tiles in which some query selected some
+key; the host lists them. Where no tile of queries has more than one such pair, the second pass writes dq, too, and is
+the only one.
 """
 
 from typing import NamedTuple
@@ -32,7 +33,7 @@ class Visits(NamedTuple):
     masks         FP32 [pairs * tiles.q, tiles.kv]: 0 where a query of the pair selected a key, else `MASKED`
     first_of_q    [kv_heads * q tiles + 1]: the first pair of each tile of queries, and the end
     kv_tile       [pairs]
-    first_of_kv   [kv_heads * kv tiles + 1]: where in `pair` and `q_tile`, which go by tiles of keys, each of these begins
+    first_of_kv   [kv_heads * kv tiles + 1]: where each tile of keys begins in `pair` and `q_tile`, which go by these
     pair, q_tile  [pairs]
     """
 
