@@ -44,8 +44,8 @@ def columns(source, blocks, channels, origin, step, first, rows, width, tile, in
             continue
         top, left, *size = rectangles[i]
         view = pypto.view(source, [channels, *size], [origin + block.phase * step, top, left])
-        # A view that is the whole source, or the whole result, would make the two tensors one, of two sizes; and of one
-        # view for two places the compiler writes only one right, when an image of a loop is its origin.
+        # A view that is the whole source, or the whole result, would make the two tensors one, of two sizes; and of
+        # one view for two places the compiler writes only one right, when its origin is the image of a loop.
         if len(blocks) == 1 or view.shape == source.shape or rectangles.count(rectangles[i]) > 1:
             pypto.set_vec_tile_shapes(min(tile, max(1, ADDED // (rows * align(width)))), rows, align(width))
             view = view + 0.0

@@ -1,4 +1,4 @@
-"""The geometry of a layer as the convolution kernels see it. Imports neither PyPTO nor torch: tools/tiles reads it too."""
+"""The geometry of a layer as the kernels see it. Imports neither PyPTO nor torch, as tools/tiles reads it too."""
 
 from typing import NamedTuple
 
@@ -71,7 +71,7 @@ def whole(blocks, height, breadth, rows, width):
 
 
 def inside(block, first, rows, width, height, breadth):
-    """(h0, h1, w0, w1): of the rectangle rows x width at row `first`, what a block reads from its source; the rest is zero."""
+    """(h0, h1, w0, w1) of the rectangle rows x width at row `first`: what a block reads there; the rest is zero."""
     top, left = first + block.shift_h, block.shift_w
     h0, h1 = min(rows, max(0, -top)), max(0, min(rows, height - top))
     w0, w1 = min(width, max(0, -left)), max(0, min(width, breadth - left))
@@ -87,7 +87,7 @@ def rectangle(block, first, rows, width, height, breadth):
 def scattered(positions):
     """Channels of `positions` elements that one vector task writes to every stride-th place of dx.
 
-    2800 elements: each takes a 32-byte block of UB. From 16 channels on a power of two: the compiler does not cut others.
+    2800 elements: each takes a 32-byte block of UB. From 16 channels on a power of two, as the compiler cuts no others.
     """
     most = max(1, 2800 // int(positions))
     return most if most < 16 else 1 << (most.bit_length() - 1)

@@ -204,8 +204,8 @@ def _conv_tile_options(parser) -> None:
 def _gemm_tile_options(parser) -> None:
     parser.add_argument("--rows", type=int, required=True, metavar="N", help="rows of dx that one task computes")
     _matmul_tile_options(parser)
-    parser.add_argument("--channels", type=int, required=True, metavar="N", help="channels of one copy into the columns")
-    parser.add_argument("--pack", type=int, default=1024, metavar="N", help="pairs of one transpose of the weight (default: 1024)")
+    parser.add_argument("--channels", type=int, required=True, metavar="N", help="channels of one copy of dy")
+    parser.add_argument("--pack", type=int, default=1024, metavar="N", help="pairs of one transpose (default: 1024)")
 
 
 def _matmul_tile_options(parser) -> None:

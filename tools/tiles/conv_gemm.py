@@ -1,7 +1,7 @@
 """Tiles of conv_backward_input as the implicit GEMM of ops/conv, which every release runs.
 
-dx of one image and one phase is, transposed, the product [Cin, K] x [K, positions] with K = kernel positions * Cout. Vector
-tasks build the right operand, the columns, from shifted rectangles of dy, and with a stride they scatter the result.
+dx of one image and one phase is, transposed, the product [Cin, K] x [K, positions] with K = kernel positions * Cout.
+Vector tasks build the right operand, the columns, from shifted rectangles of dy; with a stride they scatter the result.
 """
 
 from __future__ import annotations
@@ -70,10 +70,6 @@ def _phases(layer: Layer) -> list[_Phase]:
     ]
 
 
-def _product(layer: Layer, blocks: int, rows: int) -> matmul.Product:
-    return matmul.Product(layer.cin, blocks * layer.cout, rows * _grid(layer)[1], layer.dtype, a_trans=True)
-
-
 def _pack_bytes(layer: Layer, pairs: int) -> int:
     """UB that one transpose of the weight takes: source, scratch and result."""
     positions = layer.kh * layer.kw
@@ -98,14 +94,16 @@ def check(layer: Layer, tile: Tiles) -> list[Violation]:
     """Every rule that `tile` breaks for `layer`: those of the product, and those of the vector tasks around it."""
     rows, cols = _grid(layer)
     found: list[Violation] = []
-    for field, value, most in (("rows", tile.rows, rows), ("channels", tile.channels, layer.cout), ("pack", tile.pack, None)):
+    limits = (("rows", tile.rows, rows), ("channels", tile.channels, layer.cout), ("pack", tile.pack, None))
+    for field, value, most in limits:
         if value < 1 or most and value > most:
             says = f"{field} = {value}, takes 1 to {most}" if most else f"{field} = {value}, takes 1 or more"
             found.append(Violation("range", says, {field: min(max(value, 1), most or 1)}))
     if found:
         return found
     multiple(found, "pack", tile.pack, 16, "a transpose works on 16 x 16")
-    product = _product(layer, max(phase.blocks for phase in _phases(layer)), tile.rows)
+    longest = max(phase.blocks for phase in _phases(layer)) * layer.cout
+    product = matmul.Product(layer.cin, longest, tile.rows * cols, layer.dtype, a_trans=True)
     found += matmul.check(product, matmul.Tile.of(list(tile.m), list(tile.k), list(tile.n)))
     fits(found, "UB", core.UB_USABLE, "a copy into the columns: channels*rows",
          lambda channels, rows: _copy_bytes(layer, channels, rows),
@@ -126,8 +124,7 @@ def _write(channels, plane):
 
 
 class _Lane:
-    """Tasks of one kind. They overlap with what comes before and after, so they take no whole waves, but never less time
-    than the longest of them."""
+    """Tasks of one kind. They overlap with what comes before and after: no whole waves, but at least the longest of them."""
 
     def __init__(self, cores: int, dispatch: int = DISPATCH):
         self.cores, self.dispatch, self.tasks, self.work, self.longest = cores, dispatch, 0, 0, 0
@@ -142,7 +139,7 @@ class _Lane:
 
 
 def _model(layer: Layer, rows, m, k0, k_weight, k_columns, n, channels, pack) -> tuple:
-    """(cycles, tasks, cube tasks, traffic) of tiles given as integers or arrays."""
+    """(cycles, tasks, cube tasks, traffic, multiply-adds with padding) of tiles given as integers or arrays."""
     grid_rows, cols = _grid(layer)
     size, cin, cout = layer.size, layer.cin, layer.cout
     tiles = -(-grid_rows // rows)  # of rows
@@ -152,7 +149,7 @@ def _model(layer: Layer, rows, m, k0, k_weight, k_columns, n, channels, pack) ->
     pieces = -(-cout // channels)
     packing, building = _Lane(core.VECTOR_CORES), _Lane(core.VECTOR_CORES)
     multiplying, scattering = _Lane(core.CUBE_CORES), _Lane(core.VECTOR_CORES, DISPATCH_LAST)
-    traffic = 0
+    traffic = padded = 0
 
     transposes = _pack_tasks(layer, pack)
     if transposes:
@@ -196,9 +193,10 @@ def _model(layer: Layer, rows, m, k0, k_weight, k_columns, n, channels, pack) ->
         )
         multiplying.add(products, each)
         traffic = traffic + products * k * (m + n) * size
+        padded = padded + products * m * n * k
     lanes = [lane for lane in (packing, building, multiplying, scattering) if np.any(lane.tasks)]
     cycles = sum(lane.cycles for lane in lanes) + (len(lanes) - 1) * HANDOVER
-    return cycles, sum(lane.tasks for lane in lanes), multiplying.tasks, traffic
+    return cycles, sum(lane.tasks for lane in lanes), multiplying.tasks, traffic, padded
 
 
 def estimate(layer: Layer, tile: Tiles) -> Estimate:
@@ -211,20 +209,18 @@ def estimate(layer: Layer, tile: Tiles) -> Estimate:
         raise ValueError("tile: " + "; ".join(map(str, broken)))
     m, n, k0 = tile.m[0], tile.n[0], tile.k[0]
     k_weight, k_columns = tile.k[1], tile.k[-1]
-    cycles, tasks, cubes, traffic = _model(layer, tile.rows, m, k0, k_weight, k_columns, n, tile.channels, tile.pack)
+    sizes = (tile.rows, m, k0, k_weight, k_columns, n, tile.channels, tile.pack)
+    cycles, tasks, cubes, traffic, padded = _model(layer, *sizes)
     rows, cols = _grid(layer)
-    useful = sum(phase.blocks for phase in _phases(layer)) * layer.batch * layer.cin * layer.cout * rows * cols
-    longest = max(phase.blocks for phase in _phases(layer))
-    padded = sum(phase.blocks > 0 for phase in _phases(layer))
-    blocks = sum(phase.blocks for phase in _phases(layer)) / max(padded, 1)
+    blocks = [phase.blocks for phase in _phases(layer)]
     return Estimate(
         cycles=round(float(cycles)),
         tasks=int(tasks),
         waves=ceil_div(int(cubes), core.CUBE_CORES),
         traffic=int(traffic),
-        fill=useful / (int(cubes) * ceil_align(m, 16) * ceil_align(n, 16) * blocks * layer.cout),
+        fill=layer.batch * rows * cols * layer.cin * sum(blocks) * layer.cout / int(padded),
         memory={
-            "L1": (m * min(k_weight, longest * layer.cout) + n * k_columns) * layer.size / core.L1,
+            "L1": (m * min(k_weight, max(blocks) * layer.cout) + n * k_columns) * layer.size / core.L1,
             "L0A": m * k0 * layer.size / core.L0A,
             "L0B": k0 * n * layer.size / core.L0B,
             "L0C": m * n * 4 / core.L0C,
@@ -236,9 +232,11 @@ def estimate(layer: Layer, tile: Tiles) -> Estimate:
 def solve(layer: Layer, top: int = 10) -> list[Choice]:
     """The `top` cheapest tiles over the legal lattice.
 
-    Of the values that cut an axis into the same number of pieces only the smallest is tried. n is the positions of the rows
-    of a task, up to 512; kL0 the largest that fits L0 once or twice; channels and pack are the largest that fit UB, which make the fewest
-    copies; kL1 of the columns is also tried at whole kernel positions, which the compiler joins into one vector task.
+    Of the values that cut an axis into the same number of pieces only the smallest is tried. n is the positions of the
+    rows of a task, up to 512; kL0 the largest that fits L0 once or twice; channels and pack the largest that fit UB,
+    since they make the fewest copies; kL1 of the columns whole kernel positions, or a part of one that divides Cout.
+
+    Raises ValueError when no tile is legal.
     """
     grid_rows, cols = _grid(layer)
     longest = max(phase.blocks for phase in _phases(layer)) * layer.cout
@@ -249,8 +247,8 @@ def solve(layer: Layer, top: int = 10) -> list[Choice]:
     grid = []
     for rows in sorted(_pieces(grid_rows, 1, max(1, POSITIONS // cols))):
         n = min(ceil_align(rows * cols, 16), POSITIONS)
-        channels = _largest(lambda c: _copy_bytes(layer, c, rows) <= core.UB_USABLE, layer.cout)
-        channels = ceil_div(layer.cout, ceil_div(layer.cout, channels)) if channels else 0
+        most = core.UB_USABLE // _copy_bytes(layer, 1, rows)
+        channels = ceil_div(layer.cout, ceil_div(layer.cout, most)) if most else 0
         for m in sorted(_pieces(layer.cin, 16, min(256, core.L0C // 4 // n // 16 * 16))):
             for right in sorted(depths):
                 whole = core.L0A // layer.size // max(m, n)
@@ -275,12 +273,3 @@ def solve(layer: Layer, top: int = 10) -> list[Choice]:
 def _pieces(length: int, step: int, most: int) -> set[int]:
     """The smallest multiples of `step` up to `most` that cut `length` into each possible number of pieces."""
     return {size for parts in range(1, length + 1) if (size := ceil_align(ceil_div(length, parts), step)) <= most}
-
-
-def _largest(fits_in, most: int) -> int:
-    """The largest value up to `most` for which `fits_in` holds; 0 when none does."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits_in(middle) else (low, middle - 1)
-    return low

@@ -2,7 +2,7 @@
 
 import functools
 
-# The one import from outside: the tool models this very kernel, needs neither PyPTO nor torch, and a table would only copy it.
+# From outside: the tool models this very kernel and needs neither PyPTO nor torch; a table would be a copy of it.
 from pypto_gym.tools.tiles import conv_gemm
 
 from .conv_backward_input_impl_gemm import run

@@ -20,10 +20,9 @@ def forward(x, weight, y, shape, geometry, tiles):
     for image in range(batch):
         for first in range(0, hout, tiles.rows):
             count = min(tiles.rows, hout - first)
-            stacked = atoms.columns(
+            stacked = atoms.operand(
                 x, blocks, cin, image * cin, batch * cin, first, count, wout, tiles.channels
             )
-            stacked = pypto.reshape(stacked, [len(blocks) * cin, count * wout])
             for m in range(0, cout, tiles.m[1]):
                 height = min(tiles.m[1], cout - m)
                 pypto.set_cube_tile_shapes(list(tiles.m), list(tiles.k), list(tiles.n))

@@ -84,7 +84,7 @@ ODD = [
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("layer", ODD, ids=lambda layer: f"{layer.cin}x{layer.hin}x{layer.win}-{layer.cout}x{layer.kh}x{layer.kw}")
+@pytest.mark.parametrize("layer", ODD, ids=lambda layer: f"{layer.cin}x{layer.hin}-{layer.cout}x{layer.kh}")
 def test_the_compiler_takes_the_first_choice(layer):
     """The kernel with the solver's tiles compiles, passes verification and computes dx."""
     from pypto_gym.tools.harness import registry
