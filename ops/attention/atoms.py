@@ -190,6 +190,76 @@ def merge(one, other):
     return o, pypto.add(pypto.mul(l_1, decay_1), pypto.mul(l_2, decay_2)), m
 
 
+class GradientPair:
+    """One tile of query rows against one tile of keys, for one query head: P and dS in BF16 (C1 and V1), and the pair's
+    shares of the gradients (C2). dS carries the scale, so that dQ and dK leave the cube unit as they are.
+
+    Source: Dao et al., arXiv:2205.14135, appendix B.4.
+    """
+
+    def __init__(self, x, head_dim: int, of_q, of_kv, statistic, prepare, drop=None):
+        """Computes P and dS.
+
+        x           has q, k, v, o, do, l and m as matrices, tiles and scale
+        of_q        function from a matrix to its tile [q, head_dim]; of_kv: to [kv, head_dim]; statistic: to [q, 1]
+        prepare     function from the scaled scores to what is exponentiated: bias, masks
+        drop        function that gives the factor of dropout [q, kv]
+        """
+        self.tiles, self.head_dim = x.tiles, head_dim
+        self.q, self.k, self.do = of_q(x.q), of_kv(x.k), of_q(x.do)
+        pypto.set_cube_tile_shapes(*x.tiles.cube_qk)
+        s = pypto.matmul(self.q, self.k, pypto.DT_FP32, b_trans=True)
+        dp = pypto.matmul(self.do, of_kv(x.v), pypto.DT_FP32, b_trans=True)
+        pypto.set_vec_tile_shapes(x.tiles.vec_s, head_dim)
+        # dO is viewed once more: one view with a valid shape cannot feed both the cube and the vector unit on 0.2.0.
+        o, do = (pypto.cast(of_q(matrix), pypto.DT_FP32) for matrix in (x.o, x.do))
+        row_sum = pypto.sum(pypto.mul(o, do), -1, True)
+        pypto.set_vec_tile_shapes(x.tiles.vec_s, x.tiles.kv)
+        s = prepare(pypto.mul(s, x.scale))
+        weights = pypto.div(pypto.exp(pypto.sub(s, statistic(x.m))), statistic(x.l))
+        kept = weights
+        if drop is not None:
+            factor = drop()
+            kept, dp = pypto.mul(weights, factor), pypto.mul(dp, factor)
+        self.p = pypto.cast(kept, pypto.DT_BF16)
+        self.ds = pypto.cast(pypto.mul(pypto.mul(weights, pypto.sub(dp, row_sum)), x.scale), pypto.DT_BF16)
+
+    def _product(self, a, b, **transposed):
+        k, m = a.shape if transposed else a.shape[::-1]
+        pypto.set_cube_tile_shapes(*cube_tile(m, k, self.head_dim))
+        product = pypto.matmul(a, b, pypto.DT_FP32, **transposed)
+        pypto.set_vec_tile_shapes(self.tiles.vec_o, self.head_dim)
+        return product
+
+    def dq(self):
+        """This pair's share of dQ, FP32 [q, head_dim]."""
+        return self._product(self.ds, self.k)
+
+    def dk(self):
+        """This pair's share of dK, FP32 [kv, head_dim]."""
+        return self._product(self.ds, self.q, a_trans=True)
+
+    def dv(self):
+        """This pair's share of dV, FP32 [kv, head_dim]."""
+        return self._product(self.p, self.do, a_trans=True)
+
+
+def accumulate(states, shares, valid, first, last, write):
+    """Adds `shares` to the running `states`, starting at `first`; at `last` hands the sums to `write` instead."""
+
+    def keep(sums):
+        if pypto.cond(last):
+            write(*sums)
+        else:
+            for state, total in zip(states, sums):
+                state[:] = total
+
+    if pypto.cond(first):
+        keep(shares)
+    else:
+        keep([pypto.add(revisit(state, valid), share) for state, share in zip(states, shares)])
+
+
 @dataclass(frozen=True)
 class Band:
     """Which columns a query row sees: -before <= column - row - shift <= after; None stands for no limit.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pypto
 
 from ..atoms import (
-    SHORT_TILES, Band, Layout, Tiles, cube_tile, cube_tiles, divisor, dropout_factor, edges, longest, mask_edges, plane,
-    plane_shape, revisit, sparse_band, tail, tail_view,
+    SHORT_TILES, Band, GradientPair, Layout, Tiles, accumulate, cube_tiles, divisor, dropout_factor, edges, longest,
+    mask_edges, plane, plane_shape, sparse_band, tail, tail_view,
 )  # fmt: skip
 
 RUNTIME = {"stitch_function_max_num": 128, "ready_on_host_tensors": ["cu_seqlens_q", "cu_seqlens_kv"]}
@@ -70,82 +70,28 @@ class Problem:
         return self.layout.place(b, h, self.cu_seqlens_q, self.cu_seqlens_kv)
 
 
-class Pair:
-    """A tile of query rows against a tile of keys, for query head `h` of sequence `b`: P and dS in BF16 (C1 and V1).
+def pair_of(x: Problem, b, h, row, rows, column, columns) -> GradientPair:
+    """`rows` query rows from `row` on against `columns` keys from `column` on, of query head `h` of sequence `b`."""
+    p, tiles, head_dim, valid = x.place(b, h), x.tiles, x.layout.head_dim, [rows, columns]
+    bias, keep = x.bias(b, h), x.keep(b, h)
 
-    dS carries the scale, so that dQ and dK leave the cube unit as they are.
-    """
+    def of_q(matrix):
+        return tail_view(matrix, [tiles.q, head_dim], [p.q_row + row, p.q_col], [rows, head_dim])
 
-    def __init__(self, x: Problem, b, h, row, rows, column, columns):
-        p, tiles, head_dim, valid = x.place(b, h), x.tiles, x.layout.head_dim, [rows, columns]
-        self.tiles, self.head_dim = tiles, head_dim
+    def of_kv(matrix):
+        return tail_view(matrix, [tiles.kv, head_dim], [p.kv_row + column, p.kv_col], [columns, head_dim])
 
-        def of_q(matrix):
-            return tail_view(matrix, [tiles.q, head_dim], [p.q_row + row, p.q_col], [rows, head_dim])
+    def statistic(matrix):
+        return tail_view(matrix, [tiles.q, 1], [p.stat_row + row, p.stat_col], [rows, 1])
 
-        def of_kv(matrix):
-            return tail_view(matrix, [tiles.kv, head_dim], [p.kv_row + column, p.kv_col], [columns, head_dim])
-
-        def statistic(matrix):
-            return tail_view(matrix, [tiles.q, 1], [p.stat_row + row, p.stat_col], [rows, 1])
-
-        self.q, self.k, self.do = of_q(x.q), of_kv(x.k), of_q(x.do)
-        pypto.set_cube_tile_shapes(*tiles.cube_qk)
-        s = pypto.matmul(self.q, self.k, pypto.DT_FP32, b_trans=True)
-        dp = pypto.matmul(self.do, of_kv(x.v), pypto.DT_FP32, b_trans=True)
-        pypto.set_vec_tile_shapes(tiles.vec_s, head_dim)
-        # dO is viewed once more: one view with a valid shape cannot feed both the cube and the vector unit on 0.2.0.
-        o, do = (pypto.cast(of_q(matrix), pypto.DT_FP32) for matrix in (x.o, x.do))
-        row_sum = pypto.sum(pypto.mul(o, do), -1, True)
-        pypto.set_vec_tile_shapes(tiles.vec_s, tiles.kv)
-        s = pypto.mul(s, x.scale)
-        bias, keep = x.bias(b, h), x.keep(b, h)
+    def prepare(s):
         if bias is not None:
             s = pypto.add(s, bias(row, column, valid))
         if x.band.limited:
             s = mask_edges(s, x.band, *x.edges, tiles, row + x.band.shift(p.q_len, p.kv_len) - column, valid)
-        weights = pypto.div(pypto.exp(pypto.sub(s, statistic(x.m))), statistic(x.l))
-        kept = weights
-        if keep is not None:
-            factor = keep(row, column, valid)
-            kept, dp = pypto.mul(weights, factor), pypto.mul(dp, factor)
-        self.weights = pypto.cast(kept, pypto.DT_BF16)
-        ds = pypto.mul(pypto.mul(weights, pypto.sub(dp, row_sum)), x.scale)
-        self.ds = pypto.cast(ds, pypto.DT_BF16)
+        return s
 
-    def _product(self, a, b, m, k, **transposed):
-        pypto.set_cube_tile_shapes(*cube_tile(m, k, self.head_dim))
-        product = pypto.matmul(a, b, pypto.DT_FP32, **transposed)
-        pypto.set_vec_tile_shapes(self.tiles.vec_o, self.head_dim)
-        return product
-
-    def dq(self):
-        """This pair's share of dQ."""
-        return self._product(self.ds, self.k, self.tiles.q, self.tiles.kv)
-
-    def dk(self):
-        """This pair's share of dK."""
-        return self._product(self.ds, self.q, self.tiles.kv, self.tiles.q, a_trans=True)
-
-    def dv(self):
-        """This pair's share of dV."""
-        return self._product(self.weights, self.do, self.tiles.kv, self.tiles.q, a_trans=True)
-
-
-def accumulate(states, shares, valid, first, last, write):
-    """Adds `shares` to the running `states`, starting at `first`; at `last` hands the sums to `write` instead."""
-
-    def keep(sums):
-        if pypto.cond(last):
-            write(*sums)
-        else:
-            for state, total in zip(states, sums):
-                state[:] = total
-
-    if pypto.cond(first):
-        keep(shares)
-    else:
-        keep([pypto.add(revisit(state, valid), share) for state, share in zip(states, shares)])
+    return GradientPair(x, head_dim, of_q, of_kv, statistic, prepare, keep and (lambda: keep(row, column, valid)))
 
 
 def dq_pass(x: Problem):
@@ -166,7 +112,7 @@ def dq_pass(x: Problem):
 
                 for t in pypto.loop(end - first, name="LOOP_dq_kv", idx_name="t", unroll_list=list(tiles.unroll)):
                     column, columns = (first + t) * tiles.kv, tail(p.kv_len, first + t, tiles.kv)
-                    pair = Pair(x, b, h, row, rows, column, columns)
+                    pair = pair_of(x, b, h, row, rows, column, columns)
                     accumulate([dq_sum], [pair.dq()], [rows, d], pypto.is_loop_begin(t), pypto.is_loop_end(t), write)
 
 
@@ -202,7 +148,7 @@ def dkv_pass(x: Problem, write_dq=None):
                     g, i = (t // q_tiles, t % q_tiles) if group > 1 else (0, t)
                     h = hkv * group + g
                     row, rows = first_row + i * tiles.q, tail(count, i, tiles.q)
-                    pair, p = Pair(x, b, h, row, rows, column, columns), x.place(b, h)
+                    pair, p = pair_of(x, b, h, row, rows, column, columns), x.place(b, h)
                     dq, dk, dv = pair.dq() if write_dq else None, pair.dk(), pair.dv()
                     accumulate(
                         [dk_sum, dv_sum], [dk, dv], [columns, d], pypto.is_loop_begin(t), pypto.is_loop_end(t), write

@@ -14,7 +14,8 @@ def selected_rows(indices, counts, cu_seqlens_q, cu_seqlens_kv, block_size):
     """What the kernels read: the selected tokens of every (query, kv head) as rows of k.flatten(0, 1).
 
     Arguments as `sparse_attention` takes them. Returns rows INT32 [total_q, kv_heads, n] and counts INT32
-    [total_q, kv_heads], the rows that count; n is what the kernels' tiles take, and unused rows are 0.
+    [total_q, kv_heads], the rows that count; n is what the kernels' tiles take. Entries behind the count repeat the first:
+    kernels read them, too, and a row that nobody selected may hold anything.
     """
     total_q, kv_heads, topk = indices.shape
     device = indices.device
@@ -30,8 +31,10 @@ def selected_rows(indices, counts, cu_seqlens_q, cu_seqlens_kv, block_size):
     rows = rows.gather(-1, front)
     n = rows.shape[-1]
     padded = -(-n // TILE) * TILE if n > TILE else -(-n // 16) * 16
+    counts = used.sum(-1)
     rows = torch.nn.functional.pad(rows, (0, padded - n))
-    return rows.to(torch.int32).contiguous(), used.sum(-1).to(torch.int32)
+    rows = torch.where(torch.arange(padded, device=device) < counts[..., None], rows, rows[..., :1])
+    return rows.to(torch.int32).contiguous(), counts.to(torch.int32)
 
 
 def make_inputs(case, generator):

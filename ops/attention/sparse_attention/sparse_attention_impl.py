@@ -2,7 +2,7 @@
 
 import pypto
 
-from .sparse_attention_tile import sparse_attention
+from .sparse_attention_tile import sparse_attention, tail_mask
 
 RUNTIME = {"stitch_function_max_num": 128}
 
@@ -14,6 +14,7 @@ def forward(
     rows: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_INT32),
     counts: pypto.Tensor([pypto.DYNAMIC], pypto.DT_INT32),
     table: pypto.Tensor([], pypto.DT_INT32),
+    mask: pypto.Tensor([], pypto.DT_FP32),
     o: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_BF16),
     l: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
     m: pypto.Tensor([pypto.DYNAMIC, ...], pypto.DT_FP32),
@@ -21,7 +22,7 @@ def forward(
 ):  # fmt: skip
     """Matrices as `sparse_attention` of sparse_attention_tile.py has them."""
     pypto.experimental.set_operation_options(combine_axis=True)
-    sparse_attention(q, k, v, rows, counts, table, o, l, m, group=group, scale=scale)
+    sparse_attention(q, k, v, rows, counts, table, mask, o, l, m, group=group, scale=scale)
 
 
 kernel = pypto.frontend.jit(runtime_options=RUNTIME)(forward)
@@ -32,7 +33,7 @@ def run(kernel, *, q, k, v, rows, counts, scale, o, l, m):
     group = q.shape[1] // k.shape[1]
     q, k, v, o, l, m = (x.flatten(0, 1) for x in (q, k, v, o, l, m))
     rows = rows.flatten(0, 1)
-    kernel(q, k, v, rows, counts.flatten(), rows.new_zeros(1, 8), o, l, m, group, scale)
+    kernel(q, k, v, rows, counts.flatten(), rows.new_zeros(1, 8), tail_mask(rows, l), o, l, m, group, scale)
 
 
 def launch(**tensors):

@@ -6,7 +6,7 @@ from .sparse_attention_impl import RUNTIME, forward, run
 
 kernel = pypto.frontend.jit(
     runtime_options=RUNTIME,
-    pass_options={"cube_l1_reuse_setting": {-1: 8}, "vec_nbuffer_setting": {-1: 1}},
+    pass_options={"cube_l1_reuse_setting": {-1: 8}, "vec_nbuffer_setting": {-1: 4}},
 )(forward)
 
 

@@ -3,7 +3,7 @@
 import pypto
 from pypto.experimental import gather_in_l1
 
-from ..atoms import merge, partial_attention
+from ..atoms import MASKED, merge, partial_attention
 
 TILE = 1024
 """Keys of one step."""
@@ -15,14 +15,22 @@ def gathered(x, rows, table, transposed):
     """The rows of `x` that `rows` [1, n] names, in L1 as the right operand of a matmul.
 
     The view of `rows` must be a whole tile: 0.2.0 cannot execute the operation on a part of one after InferDynShape.
-    Entries that do not count name some row, too.
+    Entries that do not count name a row, too.
     """
     return gather_in_l1(x, rows, table, ONE_PAGE, x.shape[1], is_b_matrix=True, is_trans=transposed)
 
 
-def sparse_attention(q, k, v, rows, counts, table, o, l, m, *, group, scale):
+def tail_mask(rows, like):
+    """[1, 2 * tile]: zeros, then MASKED. A view of it from tile - keys on hides what lies behind `keys` of a tile."""
+    tile = min(rows.shape[-1], TILE)
+    mask = like.new_zeros(1, 2 * tile)
+    mask[:, tile:] = MASKED
+    return mask
+
+
+def sparse_attention(q, k, v, rows, counts, table, mask, o, l, m, *, group, scale):
     """q, o [queries * kv_heads * group, head_dim]; k, v [total_kv * kv_heads, head_dim]; l, m [q's rows, 1];
-    rows [queries * kv_heads, n]; counts [queries * kv_heads]; table: zeros [1, 8]."""
+    rows [queries * kv_heads, n]; counts [queries * kv_heads]; table: zeros [1, 8]; mask: `tail_mask`."""
     head_dim, n = q.shape[1], rows.shape[1]
     tile = min(n, TILE)
     side = min(tile, 128)
@@ -41,14 +49,14 @@ def sparse_attention(q, k, v, rows, counts, table, o, l, m, *, group, scale):
             pypto.set_cube_tile_shapes(cube_rows, deep, [side, side])
             k_tile = gathered(k, names, pages, True)
             scores = pypto.matmul(q_tile, k_tile, pypto.DT_FP32, b_trans=True)
-            scores = pypto.view(scores, [group, tile], [0, 0], valid_shape=[group, keys])
+            # A tail is masked and not left out by a valid shape, which a tile that is spilled out of UB loses.
+            scores = pypto.view(scores, [group, tile], [0, 0], valid_shape=[group, tile])
+            hidden = pypto.view(mask, [1, tile], [0, tile - keys])
             cube_pv = cube_rows, [side, side * min(4, -(-tile // side))], deep
             pypto.set_cube_tile_shapes(*cube_pv)
             v_tile = gathered(v, names, pages, False)
-            v_tile = pypto.view(v_tile, [tile, head_dim], [0, 0], valid_shape=[keys, head_dim])
-            # Tiles of a task share UB; more rows of 1024 are spilled, and a spilled tile loses its valid shape.
-            pypto.set_vec_tile_shapes(min(cube_rows[0], 4096 // tile, 16), tile)
-            part = partial_attention(pypto.mul(scores, scale), v_tile, cube_pv)
+            pypto.set_vec_tile_shapes(16, tile)
+            part = partial_attention(pypto.add(pypto.mul(scores, scale), hidden), v_tile, cube_pv)
             pypto.set_vec_tile_shapes(min(cube_rows[0], 32), head_dim)
             if pypto.cond(pypto.is_loop_begin(s)):
                 keep_or_write(part, s, (o_state, l_state, m_state), (o, l, m), i * group)

@@ -74,7 +74,9 @@ def sparse_attention_grad_kernel(
                 k_left = gathered(k, names, pages, False)
                 k_left = pypto.view(k_left, [tile, head_dim], [0, 0], valid_shape=[keys, head_dim])
                 dq_product = pypto.matmul(ds, k_left, pypto.DT_FP32)
-                pypto.set_cube_tile_shapes([side, side], cube_rows, deep)
+                # L1 holds at least `side` of K: where a product has as many columns as fit L1, here the selected keys of
+                # dS K, the 0.2.0 interpreter wants as many rows, and the gathered tile's valid shape is lost by then.
+                pypto.set_cube_tile_shapes([side, side], [cube_rows[0], -(-side // cube_rows[0]) * cube_rows[0]], deep)
                 dk_product = pypto.matmul(ds, q_tile, pypto.DT_FP32, a_trans=True)
                 dv_product = pypto.matmul(p, do_tile, pypto.DT_FP32, a_trans=True)
                 pypto.set_vec_tile_shapes(64, head_dim)

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import pypto
 
-from ..atoms import MASKED, Tiles, cube_tiles, divisor, tail, tail_view
-from ..flash_attention_score_grad.flash_attention_score_grad_impl import accumulate
+from ..atoms import MASKED, GradientPair, Tiles, accumulate, cube_tiles, divisor, tail, tail_view
 
 Q_SIZES, KV_SIZES = (64, 128, 256), (64, 128, 256, 512)
 UNROLL = (8, 4, 2, 1)
@@ -114,57 +113,21 @@ class Problem(NamedTuple):
     tiles: Tiles
 
 
-class Pair:
-    """Pair `number`, of tile of queries i and tile of keys j, for one query head: P and dS in BF16 (C1 and V1).
+def pair_of(x: Problem, number, head, i, j) -> GradientPair:
+    """Pair `number` of the visits: tile of queries `i` against tile of keys `j`, for one query head."""
+    tiles, rows, columns = x.tiles, tail(x.q.shape[0], i, x.tiles.q), tail(x.k.shape[0], j, x.tiles.kv)
 
-    dS carries the scale, so that dq and dk need no vector task of their own.
-    """
+    def of_q(matrix, width=x.head_dim):
+        return tail_view(matrix, [tiles.q, width], [i * tiles.q, head * width], [rows, width])
 
-    def __init__(self, x: Problem, number, head, i, j):
-        tiles, self.head_dim = x.tiles, x.head_dim
-        self.rows, self.columns = tail(x.q.shape[0], i, tiles.q), tail(x.k.shape[0], j, tiles.kv)
-        valid = [self.rows, self.columns]
+    def of_kv(matrix):
+        place = [j * tiles.kv, head // x.group * x.head_dim]
+        return tail_view(matrix, [tiles.kv, x.head_dim], place, [columns, x.head_dim])
 
-        def of_q(matrix, width=x.head_dim):
-            return tail_view(matrix, [tiles.q, width], [i * tiles.q, head * width], [self.rows, width])
+    def prepare(s):
+        return pypto.add(s, tail_view(x.masks, [tiles.q, tiles.kv], [number * tiles.q, 0], [rows, columns]))
 
-        def of_kv(matrix):
-            place = [j * tiles.kv, head // x.group * x.head_dim]
-            return tail_view(matrix, [tiles.kv, x.head_dim], place, [self.columns, x.head_dim])
-
-        self.q, self.k, self.do = of_q(x.q), of_kv(x.k), of_q(x.do)
-        pypto.set_cube_tile_shapes(*tiles.cube_qk)
-        s = pypto.matmul(self.q, self.k, pypto.DT_FP32, b_trans=True)
-        dp = pypto.matmul(self.do, of_kv(x.v), pypto.DT_FP32, b_trans=True)
-        pypto.set_vec_tile_shapes(tiles.vec_s, x.head_dim)
-        # do is viewed once more: one view with a valid shape cannot feed both the cube and the vector unit on 0.2.0.
-        o, do = (pypto.cast(of_q(matrix), pypto.DT_FP32) for matrix in (x.o, x.do))
-        row_sum = pypto.sum(pypto.mul(o, do), -1, True)
-        pypto.set_vec_tile_shapes(tiles.vec_s, tiles.kv)
-        s = pypto.add(pypto.mul(s, x.scale), tail_view(x.masks, [tiles.q, tiles.kv], [number * tiles.q, 0], valid))
-        p = pypto.div(pypto.exp(pypto.sub(s, of_q(x.m, 1))), of_q(x.l, 1))
-        self.p = pypto.cast(p, pypto.DT_BF16)
-        self.ds = pypto.cast(pypto.mul(pypto.mul(p, pypto.sub(dp, row_sum)), x.scale), pypto.DT_BF16)
-        self.vec_o = tiles.vec_o
-
-    def _product(self, a, b, **transposed):
-        k, m = a.shape if transposed else a.shape[::-1]
-        pypto.set_cube_tile_shapes(*cube_tiles(m, k, self.head_dim)[1])
-        product = pypto.matmul(a, b, pypto.DT_FP32, **transposed)
-        pypto.set_vec_tile_shapes(self.vec_o, self.head_dim)
-        return product
-
-    def dq(self):
-        """The pair's share of dq."""
-        return self._product(self.ds, self.k)
-
-    def dk(self):
-        """The pair's share of dk."""
-        return self._product(self.ds, self.q, a_trans=True)
-
-    def dv(self):
-        """The pair's share of dv."""
-        return self._product(self.p, self.do, a_trans=True)
+    return GradientPair(x, x.head_dim, of_q, of_kv, lambda matrix: of_q(matrix, 1), prepare)
 
 
 def first_pass(x: Problem, first_of_q, kv_tile, dq):
@@ -181,12 +144,12 @@ def first_pass(x: Problem, first_of_q, kv_tile, dq):
 
             for t in pypto.loop(first_of_q[a + 1] - first_of_q[a], name="LOOP_dq_kv", idx_name="t"):
                 number = first_of_q[a] + t
-                pair = Pair(x, number, head, i, kv_tile[number])
+                pair = pair_of(x, number, head, i, kv_tile[number])
                 ends = pypto.is_loop_begin(t), pypto.is_loop_end(t)
-                accumulate([dq_sum], [pair.dq()], [pair.rows, head_dim], *ends, write)
+                accumulate([dq_sum], [pair.dq()], [tail(x.q.shape[0], i, q_rows), head_dim], *ends, write)
 
 
-def second_pass(x: Problem, first_of_kv, pair_of, q_tile, dk, dv, unroll, dq=None):
+def second_pass(x: Problem, first_of_kv, visit, q_tile, dk, dv, unroll, dq=None):
     """dk and dv, tile of keys by tile of keys, over the heads of the group and tiles of queries; dq, too, if given."""
     keys, head_dim = x.tiles.kv, x.head_dim
     kv_tiles = (x.k.shape[0] + keys - 1) // keys
@@ -203,11 +166,11 @@ def second_pass(x: Problem, first_of_kv, pair_of, q_tile, dk, dv, unroll, dq=Non
         for t in pypto.loop(pairs * x.group, name="LOOP_dkv_q", idx_name="u", unroll_list=unroll):
             head, place = c // kv_tiles * x.group + t // pairs, first_of_kv[c] + t % pairs
             i = q_tile[place]
-            pair = Pair(x, pair_of[place], head, i, c % kv_tiles)
+            pair = pair_of(x, visit[place], head, i, c % kv_tiles)
             if dq is not None:
                 pypto.assemble(pair.dq(), [i * x.tiles.q, head * head_dim], dq)
             ends = pypto.is_loop_begin(t), pypto.is_loop_end(t)
-            accumulate([dk_sum, dv_sum], [pair.dk(), pair.dv()], [pair.columns, head_dim], *ends, write)
+            accumulate([dk_sum, dv_sum], [pair.dk(), pair.dv()], [tail(x.k.shape[0], c % kv_tiles, keys), head_dim], *ends, write)
 
 
 def launch(*, q, k, v, rows, counts, scale, o, l, m, do, dq, dk, dv):

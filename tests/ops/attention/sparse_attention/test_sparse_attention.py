@@ -70,6 +70,7 @@ def test_a_selection_of_blocks_becomes_rows():
     assert tokens[1] == [[0, 2, 4], [7, 9]]
     assert tokens[2] == [[16, 10, 12, 14], [11, 13, 15]]
     assert rows.shape == (3, 2, 16) and rows.dtype == counts.dtype == torch.int32
+    assert all(set(rows[i, h].tolist()) == set(tokens[i][h]) for i in range(3) for h in range(2))  # no other row is read
 
 
 def test_everything_selected_is_plain_attention():
@@ -89,3 +90,12 @@ def test_everything_selected_is_plain_attention():
 def test_nothing_selected_is_zeros():
     for x in sparse_attention(**{**_good(), "counts": torch.zeros(3).int()}):
         assert not x.any()
+
+
+@pytest.mark.sim
+def test_rows_that_nobody_selected_may_hold_anything():
+    inputs = {name: torch.rand(x.shape).bfloat16() if name in ("q", "k", "v") else x for name, x in _good().items()}
+    inputs["k"][[0, 8]] = inputs["v"][[0, 8]] = torch.nan
+    inputs["indices"] = torch.tensor([[[1, 0], [1, 2]], [[4, 2], [2, 4]], [[2, 3], [0, 3]]]).int()
+    inputs["counts"] = torch.tensor([1, 2, 1]).int()
+    assert all(x.isfinite().all() for x in sparse_attention(**inputs))
