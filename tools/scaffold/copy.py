@@ -79,8 +79,8 @@ class Renaming:
         longer = [re.escape(other[len(old) :]) for other in operators if other.startswith(old) and other != old]
         after = f"(?!{'|'.join(longer)})" if longer else ""
         before = "".join(f"(?<!{re.escape(o[: o.index(old)])})" for o in operators if old in o and not o.startswith(old))
-        # What PyPTO calls the same (pypto.conv_backward_input) keeps its name.
-        self.pattern = re.compile(r"(?<!pypto\.)" + before + re.escape(old) + after)
+        # What PyPTO and the tile tool call the same (pypto.conv_backward_input) keeps its name.
+        self.pattern = re.compile(r"(?<!pypto\.)(?<!tools\.tiles import )" + before + re.escape(old) + after)
         camel = "".join(part.title() for part in old.split("_"))
         self.replacements = [
             (re.compile(rf"(ops[./]){old_family}(?=[./]{re.escape(old)}{after}(?![a-z0-9_]))"), rf"\g<1>{new_family}"),
@@ -120,12 +120,15 @@ def _write(path: Path, text: str, name: str, marked: bool) -> list[Mark]:
 def _marked(source: str) -> str:
     """The source with a comment above each place of PLACES and each kernel."""
     above: dict[int, str] = {}
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and "jit" in ast.unparse(node.func)]
+    kernels = {argument.id for call in calls for argument in call.args if isinstance(argument, ast.Name)}  # jit(…)(kernel)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Operator":
             above |= {argument.lineno: PLACES[argument.arg] for argument in node.keywords if argument.arg in PLACES}
         if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if any("jit" in ast.unparse(decorator) for decorator in node.decorator_list):
+            if node.name in kernels or any("jit" in ast.unparse(decorator) for decorator in node.decorator_list):
                 above[first] = KERNEL
             elif node.col_offset == 0 and node.name in PLACES:
                 above[first] = PLACES[node.name]
