@@ -143,15 +143,22 @@ def _attention_inputs(gen, q_lens, kv_lens, heads, dim):
 
 
 def _attention_kernel(q, k, v, o, do, l, m, cu_seqlens_q, cu_seqlens_kv, fault=None):
+    """What is rounded to BF16 is summed as the golden sums it, unless there is a fault. Another order now and then rounds a P
+    or dS to the other side, and a row of 64 elements moves: up to 10 of 35584 are then beyond the contract, in 27 of 300
+    outputs (100 seeds), and in which ones depends on the CPU."""
     dq, dk, dv = (torch.zeros(x.shape) for x in (q, k, v))
     scale = q.shape[-1] ** -0.5
+
+    def before_rounding(a, b):
+        return _matmul(a, b, fault) if fault else a @ b
+
     for rows, columns in attention.sequences(cu_seqlens_q, cu_seqlens_kv):
         columns = slice(columns.start, columns.stop - (fault == "mask"))
         for head in range(q.shape[1]):
             q_h, o_h, do_h = (x[rows, head].float() for x in (q, o, do))
             k_h, v_h = k[columns, head].float(), v[columns, head].float()
-            p = torch.exp(_matmul(q_h, k_h.T, fault) * scale - m[rows, head]) / l[rows, head]
-            ds = _bf16(p * (_matmul(do_h, v_h.T, fault) - (do_h * o_h).sum(-1, keepdim=True)), fault)
+            p = torch.exp(before_rounding(q_h, k_h.T) * scale - m[rows, head]) / l[rows, head]
+            ds = _bf16(p * (before_rounding(do_h, v_h.T) - (do_h * o_h).sum(-1, keepdim=True)), fault)
             dv[columns, head] = _matmul(_bf16(p, fault).T, do_h, fault)
             dq[rows, head] = _matmul(ds, k_h, fault) * scale
             dk[columns, head] = _matmul(ds.T, q_h, fault) * scale
@@ -181,10 +188,6 @@ EXAMPLES = {
         _attention_kernel,
         ([40, 25], [40, 33], 2, 32),
         ([128, 200], [150, 128], 2, 64),
-        Output(
-            budget=1.5,
-            flips=1e-4,
-            flips_why="P or dS rounds to the other side: at most 3 of 35584 elements of dv, in 2 of 20 seeds",
-        ),
+        Output(budget=1.5),
     ),
 }
