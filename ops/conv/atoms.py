@@ -8,6 +8,8 @@ import pypto
 
 from .geometry import Tiles, align, inside, phases, reads, rectangle, scattered, whole  # noqa: F401
 
+DTYPES = {"torch.float16": pypto.DT_FP16, "torch.bfloat16": pypto.DT_BF16}
+"""By the name of a torch dtype: these files do without torch."""
 
 UB_ELEMENTS = 12288
 """Elements of a vector tile with a 16-bit source, an FP32 copy of it on either side, and a 16-bit result: 12 bytes each."""

@@ -1,5 +1,7 @@
 """db as a row reduction: [N*Cout, Hout*Wout] in FP32, then over the images."""
 
+import functools
+
 import pypto
 
 from .. import atoms
@@ -24,17 +26,17 @@ def backward(grad_output, db, batch, cout):
     pypto.assemble(pypto.cast(total, db.dtype), [0, 0], db)
 
 
-@pypto.frontend.jit
-def kernel_fp16(grad_output: pypto.Tensor([], pypto.DT_FP16), db: pypto.Tensor([], pypto.DT_FP16), batch, cout):
-    backward(grad_output, db, batch, cout)
+@functools.cache
+def kernel(dtype):
+    """The jit kernel for one element type."""
 
+    @pypto.frontend.jit()
+    def db_of(grad_output: pypto.Tensor([], dtype), db: pypto.Tensor([], dtype), batch, cout):
+        backward(grad_output, db, batch, cout)
 
-@pypto.frontend.jit
-def kernel_bf16(grad_output: pypto.Tensor([], pypto.DT_BF16), db: pypto.Tensor([], pypto.DT_BF16), batch, cout):
-    backward(grad_output, db, batch, cout)
+    return db_of
 
 
 def launch(*, grad_output, db):
     batch, cout = grad_output.shape[:2]
-    kernel = {"torch.float16": kernel_fp16, "torch.bfloat16": kernel_bf16}[str(db.dtype)]
-    kernel(grad_output.view(batch * cout, -1), db.view(cout, 1), batch, cout)
+    kernel(atoms.DTYPES[str(db.dtype)])(grad_output.view(batch * cout, -1), db.view(cout, 1), batch, cout)

@@ -8,11 +8,17 @@ import pypto
 # An import from outside, as in _impl_a3: the tool models this operation and needs neither PyPTO nor torch.
 from pypto_gym.tools.tiles import conv_backward_input as tool
 
+from .. import atoms
+
 
 @functools.cache
 def tiles(*layer):
     """(L1, L0), each (M, K, N): the solver's first choice; the arguments are those of the tool's Layer."""
-    tile = tool.solve(tool.Layer(*layer), 1)[0].tile
+    layer = tool.Layer(*layer)
+    try:
+        tile = tool.solve(layer, 1)[0].tile
+    except ValueError:  # none fits L1, which is for the native operation to say: the polyfill needs no tile of that kind
+        tile = tool.smallest(layer)
     return dataclasses.astuple(tile.l1), dataclasses.astuple(tile.l0)
 
 
@@ -49,11 +55,8 @@ def backward(grad_output, weight, dx, stride, padding, dilation, l1, l0):
     pypto.assemble(result, [0, 0, 0, 0], dx)
 
 
-DTYPES = {"torch.float16": pypto.DT_FP16, "torch.bfloat16": pypto.DT_BF16}
-
-
 def launch(*, grad_output, weight, dx, input_size, stride, padding, dilation):
     cout, _, kh, kw = weight.shape
     geometry = tuple(stride), tuple(padding), tuple(dilation)
     l1, l0 = tiles(*dx.shape, cout, kh, kw, *geometry)
-    kernel(DTYPES[str(dx.dtype)])(grad_output, weight, dx, *geometry, l1, l0)
+    kernel(atoms.DTYPES[str(dx.dtype)])(grad_output, weight, dx, *geometry, l1, l0)

@@ -106,7 +106,7 @@ def run(grad_output, weight, dx, stride, padding, dilation, tiles, reuse=None):
         result = whole.view(batch * cin, rows * cols)
     else:
         result = whole.view(batch * cin, rows, stride[0], cols, stride[1])
-    kernel(DTYPES[str(dx.dtype)], reuse)(
+    kernel(atoms.DTYPES[str(dx.dtype)], reuse)(
         grad_output.view(batch * cout, *grad_output.shape[2:]),
         weight.view(cout * cin, kh * kw),
         result,
@@ -116,9 +116,6 @@ def run(grad_output, weight, dx, stride, padding, dilation, tiles, reuse=None):
     )
     if whole is not dx:
         dx.copy_(whole[:, :, :hin, :win])
-
-
-DTYPES = {"torch.float16": pypto.DT_FP16, "torch.bfloat16": pypto.DT_BF16}
 
 
 def launch(*, grad_output, weight, dx, input_size, stride, padding, dilation):

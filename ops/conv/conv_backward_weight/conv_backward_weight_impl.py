@@ -1,5 +1,7 @@
 """dW as one GEMM: dy, [Cout, N*Hout*Wout], times the columns of x; the sum over images and positions stays in L0C."""
 
+import functools
+
 import pypto
 
 from .. import atoms
@@ -40,28 +42,22 @@ def backward(x, grad_output, dw, shape, geometry, tiles):
             pypto.assemble(pypto.matmul(part, right, dw.dtype, b_trans=True), [m, n], dw)
 
 
-@pypto.frontend.jit
-def kernel_fp16(
-    x: pypto.Tensor([], pypto.DT_FP16),
-    grad_output: pypto.Tensor([], pypto.DT_FP16),
-    dw: pypto.Tensor([], pypto.DT_FP16),
-    shape,
-    geometry,
-    tiles,
-):
-    backward(x, grad_output, dw, shape, geometry, tiles)
+@functools.cache
+def kernel(dtype):
+    """The jit kernel for one element type."""
 
+    @pypto.frontend.jit()
+    def dw_of(
+        x: pypto.Tensor([], dtype),
+        grad_output: pypto.Tensor([], dtype),
+        dw: pypto.Tensor([], dtype),
+        shape,
+        geometry,
+        tiles,
+    ):
+        backward(x, grad_output, dw, shape, geometry, tiles)
 
-@pypto.frontend.jit
-def kernel_bf16(
-    x: pypto.Tensor([], pypto.DT_BF16),
-    grad_output: pypto.Tensor([], pypto.DT_BF16),
-    dw: pypto.Tensor([], pypto.DT_BF16),
-    shape,
-    geometry,
-    tiles,
-):
-    backward(x, grad_output, dw, shape, geometry, tiles)
+    return dw_of
 
 
 def launch(*, x, grad_output, dw, weight_size, stride, padding, dilation):
@@ -72,8 +68,7 @@ def launch(*, x, grad_output, dw, weight_size, stride, padding, dilation):
     tiles = atoms.default_tiles(cout, cin, wout, hout)
     n = min(256, atoms.align(kh * kw * cin))
     packed = dw.new_empty(cout, kh * kw * cin)
-    kernel = {"torch.float16": kernel_fp16, "torch.bfloat16": kernel_bf16}[str(x.dtype)]
-    kernel(
+    kernel(atoms.DTYPES[str(x.dtype)])(
         atoms.split(x, stride),
         grad_output.view(batch * cout, hout * wout),
         packed,

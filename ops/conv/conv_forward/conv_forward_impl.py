@@ -1,5 +1,7 @@
 """y as one GEMM for each image and row tile: the weight, [Cout, Kh*Kw*Cin], times columns of x."""
 
+import functools
+
 import pypto
 
 from .. import atoms
@@ -30,28 +32,22 @@ def forward(x, weight, y, shape, geometry, tiles):
                 pypto.assemble(pypto.matmul(left, stacked, y.dtype), [image * cout + m, first * wout], y)
 
 
-@pypto.frontend.jit
-def kernel_fp16(
-    x: pypto.Tensor([], pypto.DT_FP16),
-    weight: pypto.Tensor([], pypto.DT_FP16),
-    y: pypto.Tensor([], pypto.DT_FP16),
-    shape,
-    geometry,
-    tiles,
-):
-    forward(x, weight, y, shape, geometry, tiles)
+@functools.cache
+def kernel(dtype):
+    """The jit kernel for one element type."""
 
+    @pypto.frontend.jit()
+    def y_of(
+        x: pypto.Tensor([], dtype),
+        weight: pypto.Tensor([], dtype),
+        y: pypto.Tensor([], dtype),
+        shape,
+        geometry,
+        tiles,
+    ):
+        forward(x, weight, y, shape, geometry, tiles)
 
-@pypto.frontend.jit
-def kernel_bf16(
-    x: pypto.Tensor([], pypto.DT_BF16),
-    weight: pypto.Tensor([], pypto.DT_BF16),
-    y: pypto.Tensor([], pypto.DT_BF16),
-    shape,
-    geometry,
-    tiles,
-):
-    forward(x, weight, y, shape, geometry, tiles)
+    return y_of
 
 
 def launch(*, x, weight, y, stride, padding, dilation):
@@ -59,8 +55,7 @@ def launch(*, x, weight, y, stride, padding, dilation):
     batch, cin = x.shape[:2]
     _, cout, hout, wout = y.shape
     positions = weight.shape[2] * weight.shape[3]
-    kernel = {"torch.float16": kernel_fp16, "torch.bfloat16": kernel_bf16}[str(x.dtype)]
-    kernel(
+    kernel(atoms.DTYPES[str(x.dtype)])(
         atoms.split(x, stride),
         weight.view(cout * cin, positions),
         y.view(batch * cout, hout * wout),

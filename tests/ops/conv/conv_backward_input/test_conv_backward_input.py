@@ -117,6 +117,17 @@ def test_tiles_are_the_solvers(name, layer):
     assert conv_gemm.check(layer, a3.tiles(*values)) == []
 
 
+def test_a_layer_without_a_native_tile_still_has_tiles():
+    """31 x 31 on 64 columns: the halo alone is more than L1 holds. The polyfill computes it all the same."""
+    from pypto_gym.tools import runtime
+
+    runtime.prepare()
+    from pypto_gym.ops.conv.conv_backward_input import conv_backward_input_impl as native
+
+    layer = 1, 64, 64, 64, 128, 31, 31, (1, 1), (15, 15), (1, 1)
+    assert native.tiles(*layer) == ((16, 16 * 31 * 31, 16), (16, 16, 16))
+
+
 @pytest.mark.parametrize("width", [1, 7, 14, 28, 56, 112, 224, 300])
 def test_default_tiles_are_legal(width):
     from pypto_gym.tools import runtime
