@@ -163,7 +163,7 @@ def _solve_gemm(arguments) -> int:
     choices = conv_gemm.solve(layer, _top(arguments))
     _print((*GEMM_TILE, *COST), [(*_gemm_tile(choice.tile), *_cost(choice.estimate)) for choice in choices])
     print(choices[0].tile)
-    _draw_gemm(arguments, layer, choices[0])
+    _draw_gemm(arguments, layer, choices[0].tile)
     return 0
 
 
@@ -238,8 +238,7 @@ def _check_gemm(arguments) -> int:
         arguments.rows, arguments.tile_m, arguments.tile_k, arguments.tile_n, arguments.channels, arguments.pack
     )
     return _verdict(conv_gemm.check(layer, tile)) or _legal(
-        lambda: conv_gemm.estimate(layer, tile),
-        lambda: _draw_gemm(arguments, layer, conv_gemm.Choice(tile, conv_gemm.estimate(layer, tile))),
+        lambda: conv_gemm.estimate(layer, tile), lambda: _draw_gemm(arguments, layer, tile)
     )
 
 
@@ -330,15 +329,15 @@ def _draw_conv(arguments, layer, tile) -> None:
         print(f"drawn: {arguments.png}")
 
 
-def _draw_gemm(arguments, layer, choice) -> None:
+def _draw_gemm(arguments, layer, tile) -> None:
     if arguments.png:
+        from pypto_gym.tools.tiles import conv_gemm
         from pypto_gym.tools.tiles.picture import draw
 
-        positions = -(-layer.hin // layer.stride[0]) * -(-layer.win // layer.stride[1])
-        width = positions // -(-layer.hin // layer.stride[0])
+        height, width = conv_gemm.phase_grid(layer)
         title = f"dx {_layer_shape(layer)}, {layer.dtype}, one phase of one image"
-        size = (choice.tile.rows * width, choice.tile.m[0])
-        draw(arguments.png, title, positions, layer.cin, size, ("positions", "Cin"), choice.estimate)
+        size = (tile.rows * width, tile.m[0])
+        draw(arguments.png, title, height * width, layer.cin, size, ("positions", "Cin"), conv_gemm.estimate(layer, tile))
         print(f"drawn: {arguments.png}")
 
 

@@ -51,13 +51,13 @@ class _Phase:
     direct: bool
 
 
-def _grid(layer: Layer) -> tuple[int, int]:
+def phase_grid(layer: Layer) -> tuple[int, int]:
     """Rows and columns of a phase."""
     return ceil_div(layer.hin, layer.stride[0]), ceil_div(layer.win, layer.stride[1])
 
 
 def _phases(layer: Layer) -> list[_Phase]:
-    rows, cols = _grid(layer)
+    rows, cols = phase_grid(layer)
 
     def bordered(block):
         _, _, w0, w1 = geometry.inside(block, 0, rows, cols, layer.hout, layer.wout)
@@ -87,12 +87,12 @@ def _pack_room(layer: Layer, pairs: int) -> int:
 
 def _copy_bytes(layer: Layer, channels: int, rows: int) -> int:
     """UB that one copy into the columns takes: the rectangle and a strip of zeros."""
-    return 2 * channels * rows * ceil_align(_grid(layer)[1], 16) * layer.size
+    return 2 * channels * rows * ceil_align(phase_grid(layer)[1], 16) * layer.size
 
 
 def check(layer: Layer, tile: Tiles) -> list[Violation]:
     """Every rule that `tile` breaks for `layer`: those of the product, and those of the vector tasks around it."""
-    rows, cols = _grid(layer)
+    rows, cols = phase_grid(layer)
     found: list[Violation] = []
     limits = (("rows", tile.rows, rows), ("channels", tile.channels, layer.cout), ("pack", tile.pack, None))
     for field, value, most in limits:
@@ -140,7 +140,7 @@ class _Lane:
 
 def _model(layer: Layer, rows, m, k0, k_weight, k_columns, n, channels, pack) -> tuple:
     """(cycles, tasks, cube tasks, traffic, multiply-adds with padding) of tiles given as integers or arrays."""
-    grid_rows, cols = _grid(layer)
+    grid_rows, cols = phase_grid(layer)
     size, cin, cout = layer.size, layer.cin, layer.cout
     tiles = -(-grid_rows // rows)  # of rows
     positions = rows * cols
@@ -211,7 +211,7 @@ def estimate(layer: Layer, tile: Tiles) -> Estimate:
     k_weight, k_columns = tile.k[1], tile.k[-1]
     sizes = (tile.rows, m, k0, k_weight, k_columns, n, tile.channels, tile.pack)
     cycles, tasks, cubes, traffic, padded = _model(layer, *sizes)
-    rows, cols = _grid(layer)
+    rows, cols = phase_grid(layer)
     blocks = [phase.blocks for phase in _phases(layer)]
     return Estimate(
         cycles=round(float(cycles)),
@@ -238,7 +238,7 @@ def solve(layer: Layer, top: int = 10) -> list[Choice]:
 
     Raises ValueError when no tile is legal.
     """
-    grid_rows, cols = _grid(layer)
+    grid_rows, cols = phase_grid(layer)
     longest = max(phase.blocks for phase in _phases(layer)) * layer.cout
     pack = next(pairs for pairs in PACKS if _pack_room(layer, pairs) <= core.UB_USABLE or pairs == PACKS[-1])
     deepest = ceil_align(longest, 16)
