@@ -77,11 +77,8 @@ def _per_sequence(function, *, q, k, v, do, head_num, layout, cu_seqlens_q, cu_s
         do4 = forward.from_layout(do, layout, q4.shape[-1])
         extra = (forward.from_layout(o, layout, q4.shape[-1]), l, m, drop) if statistics else ()
         results = function(scale, options, q4, k4, v4, do4, *extra)
-        heads_of = (q4.shape[-1],) * 3
-        return tuple(
-            forward.to_layout(y, layout).contiguous() if y.shape[-1] in heads_of and y.shape[-1] > 1 else y
-            for y in results
-        )
+        # l and m, which end in a 1, have one layout.
+        return tuple(y if y.shape[-1] == 1 else forward.to_layout(y, layout).contiguous() for y in results)
 
     def one(_, q, do, *rest):
         *of_q, k, v = rest
